@@ -62,13 +62,14 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, classifier, ner, parsing, translation, captioning, encoder, finetuning)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, classifier, ner, parsing, neural, translation, captioning, encoder, finetuning)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
 	$(BIN)/softq bench classifier
 	$(BIN)/softq bench ner
 	$(BIN)/softq bench parsing
+	$(BIN)/softq bench neural
 	$(BIN)/softq bench translation
 	$(BIN)/softq bench captioning
 	$(BIN)/softq bench encoder
@@ -92,7 +93,8 @@ $(VENV)/oldest: $(VENV)/installed
 	$(INSTALL) --no-deps --target $@ transformers==4.51.0 tokenizers==0.21.0 huggingface-hub==0.30.0
 	touch $@
 
-# A peer of the benchmarks that comes as source.
+# Peers of the benchmarks: one that comes as source, and one for its data.
 $(VENV)/peers: $(VENV)/installed
 	$(INSTALL) --no-deps fast-bleu==0.0.90
+	$(INSTALL) -c constraints.txt --no-deps empulse==0.13.1
 	touch $@

@@ -1,14 +1,14 @@
 """The tree loss inside a parser.
 
-Softq against SuPar's distributions in the training loop of examples/biaffine.py.
+Softq against SuPar's distributions in the training of `softq.neural.BiaffineParser`.
 
 Contenders take turns on the same batches of the same trees, bucketed by length. *Loss* is forward
 and backward of the loss alone, on the arc scores of the parser; *step* is all of a training step,
 from words to new weights, the loss of relations included. *Kernel by kernel* is one loop for all,
-in which the tree loss alone differs. *As trained* is how the example runs on a GPU, each step one
-CUDA graph; SuPar's distributions build index tensors on the CPU in every call and stay with the
-plain loop, so there two loops are compared. SuPar gets each batch at its longest sentence, without
-the padding that keeps softq's compiled sizes few. All losses are checked to agree first.
+in which the tree loss alone differs. *As trained* is how ``softq train parsing`` steps on a GPU,
+each step recorded; SuPar's distributions build index tensors on the CPU in every call and stay with
+the plain loop, so there two loops are compared. SuPar gets each batch at its longest sentence,
+without the padding that keeps softq's compiled sizes few. All losses are checked to agree first.
 """
 
 from __future__ import annotations
@@ -31,56 +31,60 @@ from torch import Tensor
 import softq
 from peers import load_supar
 from softq.formats.conllu import TreeSentence, read_conllu
+from softq.kernels.spanning import MOST_NODES_ON_GPU
+from softq.neural import BiaffineParser, TreeVocabulary
+from softq.neural.parser_settings import ParserSettings
+from softq.neural.recorded_steps import RecordedSteps
 from timing import by_turns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from biaffine import (
-    Batch,
-    Corpus,
-    Parser,
-    TreeLoss,
-    make_optimizer,
-    make_steps,
-    make_vocabularies,
-    projective,
-    take_step,
-    target,
-)
+from biaffine import Batch, make_batches, make_target, relation_loss
 
 BAR = 5.0  # projective trees: times faster than SuPar
+TreeLoss = Callable[[softq.Distribution], Tensor]  # of one batch; one number per sentence
 
 
-def losses_of(parser: Parser, batches: list[Batch], label: str) -> list[TreeLoss]:
+def tree_of(parser: BiaffineParser) -> type[softq.SpanningTree] | type[softq.ProjectiveTree]:
+    return softq.SpanningTree if parser.spanning else softq.ProjectiveTree
+
+
+def losses_of(parser: BiaffineParser, batches: list[Batch], label: str) -> list[TreeLoss]:
     """The loss of one contender on each batch."""
     if label == "SuPar":
-        kind = (
-            load_supar().MatrixTree
-            if parser.tree is softq.SpanningTree
-            else load_supar().DependencyCRF
-        )
+        kind = load_supar().MatrixTree if parser.spanning else load_supar().DependencyCRF
         return [partial(supar_loss, kind, batch) for batch in batches]
     options = argparse.Namespace(objective="raml" if label.endswith("RAML") else "ml", tau=0.3)
-    return [partial(softq.cross_entropy, target(parser.tree, batch, options)) for batch in batches]
+    found = []
+    for batch in batches:  # any scores: a target depends on the references alone
+        zeros = torch.zeros(*batch.heads.shape, 1, device=batch.heads.device)
+        arcs = torch.nn.functional.pad(zeros.expand(-1, -1, batch.heads.shape[1]), (1, 0, 1, 0))
+        space = tree_of(parser)(arcs, batch.sentences.lengths)
+        found.append(partial(softq.cross_entropy, make_target(space, batch.heads, options)))
+    return found
 
 
 def supar_loss(kind: Callable[..., Any], batch: Batch, model: softq.Distribution) -> Tensor:
-    size = len(batch.steps)  # the longest sentence and the root
+    size = len(batch.sentences.words.packing.steps)  # the longest sentence and the root
     arcs = model.scores[:, :size, :size].transpose(1, 2)  # its scores are [B, dependent, head]
-    return -kind(arcs, batch.lengths).log_prob(
+    return -kind(arcs, batch.sentences.lengths).log_prob(
         torch.nn.functional.pad(batch.heads[:, : size - 1], (1, 0))
     )
 
 
-def loss_alone(parser: Parser, batches: list[Batch], losses: list[TreeLoss]) -> Callable[[], float]:
+def loss_alone(
+    parser: BiaffineParser, batches: list[Batch], losses: list[TreeLoss]
+) -> Callable[[], float]:
     """Forward and backward of the loss on every batch; the sum of losses."""
     with torch.no_grad():
-        leaves = [parser(batch)[0].scores.detach().clone().requires_grad_() for batch in batches]
+        leaves = [parser(batch.sentences)[0].scores.detach().clone() for batch in batches]
+    for leaf in leaves:
+        leaf.requires_grad_()
 
     def run() -> float:
         total = torch.zeros((), device=leaves[0].device)
         for leaf, batch, loss in zip(leaves, batches, losses, strict=True):
             leaf.grad = None
-            value = loss(parser.tree(leaf, batch.lengths, validate=False)).sum()
+            value = loss(tree_of(parser)(leaf, batch.sentences.lengths, validate=False)).sum()
             value.backward()
             total += value.detach()
         return total.item()
@@ -88,13 +92,30 @@ def loss_alone(parser: Parser, batches: list[Batch], losses: list[TreeLoss]) -> 
     return run
 
 
-def take_all(steps: list[Callable[[], Tensor]]) -> Callable[[], float]:
+def sweep(parser: BiaffineParser, batch: Batch, tree_loss: TreeLoss) -> Tensor:
+    """Forward and back on one batch; the sum of losses."""
+    tree, views = parser(batch.sentences)
+    loss = tree_loss(tree).sum() + relation_loss(parser, views, batch)
+    (loss / len(batch.sentences.words.words)).backward()
+    return loss.detach()
+
+
+def take_all(
+    steps: RecordedSteps, parser: BiaffineParser, batches: list[Batch], losses: list[TreeLoss]
+) -> Callable[[], float]:
     """A step of training on every batch; the sum of losses."""
+    jobs = [
+        (
+            partial(sweep, parser, batch, loss),
+            not parser.spanning or batch.heads.shape[1] < MOST_NODES_ON_GPU,
+        )
+        for batch, loss in zip(batches, losses, strict=True)
+    ]
 
     def run() -> float:
-        total = 0.0
-        for step in steps:
-            total = total + step()
+        total = torch.zeros((), device=batches[0].heads.device)
+        for step, fits in jobs:
+            total += steps.take(step, 0, step, record=fits)[0]
         return total.item()
 
     return run
@@ -118,17 +139,27 @@ def tree_case(
     sentences: list[TreeSentence], options: argparse.Namespace, *, spanning: bool
 ) -> list[dict[str, Any]]:
     """Loss alone and whole steps on one kind of tree."""
-    trees = sentences if spanning else projective(sentences, Console(quiet=True))
-    vocabularies = make_vocabularies(sentences)
-    all_batches = Corpus(trees, vocabularies).batches(options.batch)
-    every = max(len(all_batches) // options.steps, 1)
-    batches = [
-        batch.to(options.device) for batch in all_batches[every // 2 :: every]
-    ]  # of all lengths
+    relations = sorted({name for tree in sentences for name in tree.relations})
     torch.manual_seed(0)
-    parser = Parser(vocabularies, hidden=options.hidden, spanning=spanning).to(options.device)
-    torch.nn.init.normal_(parser.arc.weight, std=0.05)  # scores that tell arcs apart
-    optimizer = make_optimizer(parser)  # at rate 0: all see the same weights
+    parser = BiaffineParser(
+        TreeVocabulary.of(sentences, relations),
+        ParserSettings(hidden=options.hidden),
+        spanning=spanning,
+    ).to(options.device)
+    torch.nn.init.normal_(parser.biaffine.arc.weight, std=0.05)  # scores that tell arcs apart
+    all_batches = make_batches(parser, sentences, options.batch)
+    every = max(len(all_batches) // options.steps, 1)
+    batches = all_batches[every // 2 :: every]  # of all lengths
+    device = torch.device(options.device)
+    eagerly, recorded = (  # at rate 0: all see the same weights
+        RecordedSteps(
+            torch.optim.AdamW(parser.parameters(), 0.0, fused=True),
+            device,
+            clip=5.0,
+            graphs=graphs,
+        )
+        for graphs in (False, True)
+    )
     losses = {
         label: losses_of(parser, batches, label) for label in ("softq", "softq RAML", "SuPar")
     }
@@ -140,19 +171,11 @@ def tree_case(
         raise SystemExit(
             f"{kind} trees: SuPar computes another loss ({theirs}) than softq ({ours})"
         )
-    eager = {
-        label: take_all(
-            [
-                partial(take_step, parser, optimizer, batch, loss)
-                for batch, loss in zip(batches, each, strict=True)
-            ]
-        )
-        for label, each in losses.items()
-    }
+    eager = {label: take_all(eagerly, parser, batches, each) for label, each in losses.items()}
     cases = [("loss", alone), ("step, kernel by kernel", eager)]
     if options.device == "cuda":
         graphs = {
-            label: take_all(make_steps(parser, optimizer, batches, losses[label]))
+            label: take_all(recorded, parser, batches, losses[label])
             for label in ("softq", "softq RAML")
         }
         cases.append(("step, as trained", {**graphs, "SuPar": eager["SuPar"]}))

@@ -6,8 +6,11 @@ other half measures; the rows are means over several splits. Coverage of tokens 
 tokens whose set holds the right label or head, coverage of sentences the share of sentences in
 which every set does.
 
+Sets of whole label sequences or trees (``unit="sequence"``) hold the k best until the threshold, and
+at most ``--most``; where more would belong to one, it is unbounded and holds every output.
+
 The bar: the mean coverage lies within 1.5 points of what was asked for. Per token it is asked for
-by ``unit="token"``, per sentence by ``unit="sentence"``.
+by ``unit="token"``, per sentence by ``unit="sentence"`` and ``unit="sequence"``.
 
     python benchmarks/conformal.py [--data ../shared/data]
 """
@@ -31,10 +34,11 @@ from rich.table import Table
 
 from softq import CRFTagger, DependencyParser
 from softq.calibration import calibration_scores
-from softq.conformal import ConformalSets, Unit, coverage, mean_set_size
+from softq.conformal import ConformalSets, Score, Unit, coverage, mean_set_size, unbounded_share
 from softq.errors import DataWarning
 from softq.formats.conll import read_conll
 from softq.formats.conllu import read_conllu
+from softq.linear.uncertainty import EstimatorSets
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
@@ -90,13 +94,14 @@ CORPORA: dict[str, Callable[[Path, int], Corpus]] = {
 }
 
 
-def measure(corpus: Corpus, splits: int) -> dict[str, Any]:
+def measure(corpus: Corpus, splits: int, most: int) -> dict[str, Any]:
     """Means over splits of the development set."""
     estimator, inputs, outputs = corpus.estimator, corpus.inputs, corpus.outputs
     right = estimator.output_ids(inputs, outputs)
     plain = estimator.output_probabilities(inputs)
     calibrated: list[Row] = []
     sets: dict[tuple[float, Unit], list[Row]] = {}
+    whole: dict[tuple[float, Score], list[Row]] = {}
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(inputs))
         first, second = order[: len(inputs) // 2], order[len(inputs) // 2 :]
@@ -138,6 +143,9 @@ def measure(corpus: Corpus, splits: int) -> dict[str, Any]:
                         "threshold": rule.threshold(),
                     }
                 )
+        for score in ("adaptive", "lac"):
+            for level, row in sequences(corpus, first, second, score, most).items():
+                whole.setdefault((level, score), []).append(row)
     return {
         "trained_on": corpus.trained_on,
         "training_seconds": corpus.seconds,
@@ -148,7 +156,39 @@ def measure(corpus: Corpus, splits: int) -> dict[str, Any]:
         "sets": [
             {"level": level, "unit": unit} | means(rows) for (level, unit), rows in sets.items()
         ],
+        "sequences": [
+            {"level": level, "score": score} | means(rows) for (level, score), rows in whole.items()
+        ],
     }
+
+
+def sequences(
+    corpus: Corpus, first: Array, second: Array, score: Score, most: int
+) -> dict[float, Row]:
+    """Sets of whole outputs at each level: coverage, size of bounded ones, share of the others."""
+    estimator, rows = corpus.estimator, {}
+    inputs, outputs = (
+        [[values[i] for i in places] for places in (first, second)]
+        for values in (corpus.inputs, corpus.outputs)
+    )
+    rule = EstimatorSets.calibrate(
+        estimator, inputs[0], outputs[0], 1 - LEVELS[0], score=score, unit="sequence", most=most
+    )
+    right = [list(one) for one in outputs[1]]
+    for level in LEVELS:
+        rule = rule._replace(sets=rule.sets._replace(alpha=1 - level))
+        began = time.perf_counter()
+        found = rule.predict(inputs[1])
+        sizes = sorted(len(one.outputs) if one.bounded else most + 1 for one in found)
+        rows[level] = {
+            "sentences": coverage(found, right, unit="sentence").value,
+            "size": mean_set_size(found),
+            "median": sizes[len(sizes) // 2],
+            "unbounded": unbounded_share(found),
+            "threshold": rule.sets.threshold(),
+            "seconds": time.perf_counter() - began,
+        }
+    return rows
 
 
 def means(rows: list[Row]) -> Row:
@@ -160,7 +200,7 @@ def means(rows: list[Row]) -> Row:
     return found
 
 
-def show(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any], most: int) -> None:
     errors = Table(title="Temperature scaling, held-out half of dev", box=box.SIMPLE)
     for column in (
         "corpus",
@@ -173,6 +213,18 @@ def show(found: dict[str, Any]) -> None:
         "after",
     ):
         errors.add_column(column, justify="right")
+    whole = Table(title="Sets of whole sequences or trees, held-out half of dev", box=box.SIMPLE)
+    for column in (
+        "corpus",
+        "asked for",
+        "score",
+        "sentences",
+        "mean size",
+        "median",
+        "unbounded",
+        "bar",
+    ):
+        whole.add_column(column, justify="right")
     sets = Table(title="Conformal sets (LAC), held-out half of dev", box=box.SIMPLE)
     for column in ("corpus", "asked for", "tokens", "sentences", "mean size", "bar"):
         sets.add_column(column, justify="right")
@@ -193,9 +245,21 @@ def show(found: dict[str, Any]) -> None:
                 f"{row['size']:.3f}",
                 row["bar"],
             )
+        for row in one["sequences"]:
+            whole.add_row(
+                name,
+                f"{row['level']:.0%}",
+                row["score"],
+                f"{row['sentences']:.2%} ± {row['sentences_deviation']:.2%}",
+                f"{row['size']:.2f}",
+                f"{row['median']:.1f}" if row["median"] <= most else "all",
+                f"{row['unbounded']:.1%}",
+                row["bar"],
+            )
     console = Console(width=120)
     console.print(errors)
     console.print(sets)
+    console.print(whole)
 
 
 def main() -> None:
@@ -206,17 +270,19 @@ def main() -> None:
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=[*CORPORA])
     parser.add_argument("--sentences", type=int, default=4000, help="most training sentences")
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--most", type=int, default=64, help="outputs of a whole set, at most")
     parser.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
     for name in options.corpora:
-        found[name] = measure(CORPORA[name](options.data, options.sentences), options.splits)
-        for row in found[name]["sets"]:
-            points = 100 * abs(row[f"{row['unit']}s"] - row["level"])
+        corpus = CORPORA[name](options.data, options.sentences)
+        found[name] = measure(corpus, options.splits, options.most)
+        for row in [*found[name]["sets"], *found[name]["sequences"]]:
+            points = 100 * abs(row[f"{row.get('unit', 'sentence')}s"] - row["level"])
             row["bar"] = f"{'met' if points <= BAR else 'missed'} ({points:.2f} points)"
     if not options.json:
-        show(found)
+        show(found, options.most)
     print(
         json.dumps(
             {
@@ -224,6 +290,7 @@ def main() -> None:
                 "threads": 1,
                 "sentences": options.sentences,
                 "splits": options.splits,
+                "most": options.most,
                 "bar_points": BAR,
                 "corpora": found,
             }

@@ -27,11 +27,12 @@ CHAINS = {
     "cpu": [(128, 30, 9, 10.0), (128, 100, 9, 18.0), (32, 100, 50, 15.0)],
     "cuda": [(256, 100, 9, 5.0)],
 }
-SEGMENTS: dict[str, list[tuple[int, int, int, int, float]]] = {
+SEGMENTS: dict[str, list[tuple[int, int, int, int, float | None]]] = {
     # batch, tokens, longest segment, labels: the second is small enough for torch-struct
     "cpu": [(32, 40, 8, 9, 20.0), (16, 20, 4, 5, 20.0)],
-    "cuda": [],
+    "cuda": [(128, 40, 8, 9, None)],
 }
+SEGMENT_MS = 1.5  # bar on a GPU: milliseconds of that step
 PROJECTIVE = {"cpu": [(32, 20, 30.0), (32, 40, 40.0), (32, 80, 30.0)], "cuda": [(128, 40, 5.0)]}
 SPANNING = {"cpu": [(32, 20, 3.0), (32, 40, 3.0)], "cuda": [(128, 40, None)]}
 
@@ -129,7 +130,7 @@ def chain_case(
 
 
 def segment_case(
-    batch: int, size: int, longest: int, labels: int, bar: float, device: str, rounds: int
+    batch: int, size: int, longest: int, labels: int, bar: float | None, device: str, rounds: int
 ) -> dict[str, object]:
     """Labelled segments."""
     segments = torch.randn(batch, size, longest, labels, device=device, requires_grad=True)
@@ -145,7 +146,7 @@ def segment_case(
         return softq.cross_entropy(softq.raml(p, gold, tau=0.3), p).mean()
 
     peers = segment_losses(segments, transitions, gold)
-    return compare(
+    row = compare(
         f"SemiMarkov {batch}×{size}×{labels}, segments ≤ {longest}",
         {"ml": ml, "raml": raml},
         peers,
@@ -154,6 +155,7 @@ def segment_case(
         rounds,
         3.0,
     )
+    return row | ({"ms_bar": SEGMENT_MS} if device == "cuda" else {})
 
 
 def tree_case(
@@ -180,6 +182,37 @@ def tree_case(
     return compare(
         f"{kind.__name__} {batch}×{size}", {"ml": ml, "raml": raml}, peers, [arcs], bar, rounds, 2.1
     )
+
+
+def decoding_case(
+    name: str, make: Callable[..., softq.Distribution], *shapes: tuple[int, ...]
+) -> dict[str, object]:
+    """Decoding on a GPU beside copying the scores to the CPU and decoding there; float32."""
+    scores = [torch.randn(shape, device="cuda") for shape in shapes]
+    generator = torch.Generator().manual_seed(0)
+    calls: dict[str, Callable[[], object]] = {
+        "mode": lambda: make(*scores, validate=False).mode(),
+        "mbr": lambda: make(*scores, validate=False).mbr(),
+        "8 samples": lambda: make(*scores, validate=False).sample((8,), generator=generator),
+        "mode on the CPU": lambda: (
+            make(*(each.cpu() for each in scores), validate=False).mode().to("cuda")
+        ),
+    }
+    times = by_turns(calls, rounds=15, repeats=dict.fromkeys(calls, 3))
+    return {
+        "work": f"decoding {name} {'×'.join(map(str, shapes[0]))}",
+        "ms": {label: round(ms, 4) for label, ms in times.items()},
+        "times_faster": round(times["mode on the CPU"] / times["mode"], 2),
+    }
+
+
+def decoding_cases() -> list[dict[str, object]]:
+    return [
+        decoding_case("Chain", softq.Chain, (128, 40, 9), (9, 9)),
+        decoding_case("SemiMarkov", softq.SemiMarkov, (128, 40, 8, 9), (9, 9)),
+        decoding_case("ProjectiveTree", softq.ProjectiveTree, (128, 41, 41)),
+        decoding_case("SpanningTree", softq.SpanningTree, (128, 41, 41)),
+    ]
 
 
 def best_case(batch: int = 128, size: int = 30, labels: int = 9, k: int = 16) -> dict[str, object]:
@@ -242,9 +275,10 @@ def main() -> None:
     rows += [tree_case(softq.ProjectiveTree, *case, device, rounds) for case in PROJECTIVE[device]]
     rows += [tree_case(softq.SpanningTree, *case, device, rounds) for case in SPANNING[device]]
     memory = chain_memory() if device == "cpu" else None
-    best = best_case() if device == "cpu" else None  # decoded on the CPU wherever the scores are
+    best = best_case() if device == "cpu" else None
+    decoding = decoding_cases() if device == "cuda" else []
     if not options.json:
-        show(rows, memory, best)
+        show(rows, memory, best, decoding)
     machine = (
         torch.cuda.get_device_name()
         if device == "cuda"
@@ -261,6 +295,7 @@ def main() -> None:
                 "rows": rows,
                 "memory": memory,
                 "best": best,
+                "decoding": decoding,
             }
         )
     )
@@ -270,6 +305,7 @@ def show(
     rows: list[dict[str, object]],
     memory: dict[str, object] | None,
     best: dict[str, object] | None,
+    decoding: list[dict[str, object]],
 ) -> None:
     names = sorted({label for row in rows for label in row["times_faster"]})
     table = Table(
@@ -292,6 +328,7 @@ def show(
             f"{row['times_faster'][n]:.1f}×" if n in row["times_faster"] else "" for n in names
         ]
         bar = f"{row['bar']:g}×" if row["bar"] else ""
+        bar = f"{row['ms_bar']:g} ms" if "ms_bar" in row else bar
         ms = [
             f"{row['ms'][label]:.3f}" for label in ("softq", "softq graphed") if label in row["ms"]
         ]
@@ -309,6 +346,9 @@ def show(
             f"{best['work']}: {best['ms']['topk']:.2f} ms, {best['times_mode']:.1f} times the best"
             f" one, bar {best['bar']:g}"
         )
+    for row in decoding:
+        ms = ", ".join(f"{label} {value:.3f}" for label, value in row["ms"].items())
+        console.print(f"{row['work']}, ms: {ms}")
 
 
 if __name__ == "__main__":

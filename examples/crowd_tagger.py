@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 import softq
-from bilstm_crf import Data, bayes_rule, make_tagger, score
+from bilstm_crf import Data, add_row, bayes_rule, make_tagger
 from softq.annotators import AnnotatorTables, Crowd, SequentialFit, vote
 from softq.formats.conll import Sentence
 from softq.lab.worlds.entities import LABELS, EntityWorld
@@ -40,7 +40,7 @@ class Learner:
         """One epoch on some of the sentences."""
         self.tagger.train()
         for index in sentences[torch.randperm(len(sentences))].split(32):
-            model = self.tagger(data.at(index).words)
+            model = self.tagger(data.at(index)[0])
             loss = softq.cross_entropy(target(index, model), model).mean()
             self.optimizer.zero_grad()
             loss.backward()
@@ -54,14 +54,14 @@ class Truth:
     def __init__(self, crowd: Crowd, data: Data, vocabulary: WordVocabulary) -> None:
         self.data, self.tables, self.weight = data, AnnotatorTables(crowd), 0.0
         SequentialFit(self.tables, LABELS, crowd.lengths, "bio")  # where the tables start
-        sentences = torch.arange(len(data))
+        sentences = torch.arange(len(data.references))
         self.halves = [sentences[::2], sentences[1::2]]
         self.learners = [Learner(vocabulary) for _ in self.halves]
 
     @torch.no_grad()
     def __call__(self, index: Tensor, model: softq.Chain | None = None) -> softq.Distribution:
         """E-step for sentences of one half, with the tagger that was trained on the other."""
-        prior = self.learners[1 - int(index[0]) % 2].tagger(self.data.at(index).words)
+        prior = self.learners[1 - int(index[0]) % 2].tagger(self.data.at(index)[0])
         return self.tables.target(prior, index.tolist(), weight=self.weight)
 
     def epoch(self) -> None:
@@ -106,7 +106,7 @@ def main() -> None:
     for _ in track(range(options.epochs), "The truth", console=console):
         truth.epoch()
     targets: dict[str, Target] = {
-        "the vote": lambda index, model: softq.ml(model, data.at(index).references),
+        "the vote": lambda index, model: softq.ml(model, data.at(index)[1]),
         "the truth": truth,
     }
     table = Table("", "token accuracy", "span precision", "recall", "F1")
@@ -123,13 +123,6 @@ def main() -> None:
     labels = [[LABELS[label] for label in row.tolist()] for row in best]
     add_row(table, "truth on the training set", gold, labels)
     Console().print(table)
-
-
-def add_row(table: Table, name: str, gold: list[Sentence], predicted: list[list[str]]) -> None:
-    """Scores of labels."""
-    found = score(gold, predicted)
-    values = found.token_accuracy, found.precision, found.recall, found.f1
-    table.add_row(name, *(f"{100 * value:.2f}" for value in values))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ REPLACED = {
 }  # what would have to be downloaded, or started
 SMALL = [  # flags that are added to the commands that fit
     *(
-        (rf"softq (train|sweep) {name}\b(?!.*--model neural)", flags)
+        (rf"softq (train|sweep) {name}\b(?!.*--model (neural|transformers))", flags)
         for name, flags in SMALL_TASKS.items()
     ),
     (r"softq train ner --model neural", "--hidden 4 --filters 4 --epochs 1"),
@@ -47,6 +47,8 @@ SMALL = [  # flags that are added to the commands that fit
         r"softq train parsing --model neural",
         "--hidden 4 --layers 1 --arc-size 4 --relation-size 4 --filters 4 --epochs 1",
     ),
+    (r"softq train ner --model transformers", "--epochs 1"),
+    (r"softq train parsing --model transformers", "--arc-size 4 --relation-size 4 --epochs 1"),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
     (
@@ -84,6 +86,14 @@ READY = {  # runs that pages use and others train
     "runs/neural-trees": (
         "softq train parsing --model neural --vectors vectors.txt --train train.conllu --dev"
         " dev.conllu --out runs/neural-trees"
+    ),
+    "runs/bert": (
+        "softq train ner --model transformers:bert-base-cased --train train.conll --dev dev.conll"
+        " --out runs/bert"
+    ),
+    "runs/bert-trees": (
+        "softq train parsing --model transformers:bert-base-cased --train train.conllu --dev"
+        " dev.conllu --out runs/bert-trees"
     ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
     "runs/ml": (

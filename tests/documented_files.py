@@ -13,6 +13,7 @@ import ner_runs
 import parsing_runs
 import translation_runs
 from softq.formats.captions import names_file
+from tiny_taggers import save_encoder
 
 FEATURES = 1280  # as many as the usual encoder has
 IMAGES = {"train": range(10), "dev": range(10, 16), "test": range(16, 22)}
@@ -40,6 +41,7 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"rewards\.py:.*", "rewards.py"),
     (r"(hypotheses|references|others)\.txt", "dev.en"),
     (r"refs\.(txt|tsv)", "refs.txt"),
+    (r"(transformers:)?bert-base-cased", "encoder"),
     (r"IMAGES/?", "IMAGES"),
     (r"DIR/?", "DIR"),
 ]
@@ -83,6 +85,7 @@ def make_store(folder):
     tested = {f"{number}.jpg": captioning_runs.captions_of(number)[:1] for number in IMAGES["test"]}
     captioning_runs.write(folder / "mine.txt", tested)
     shutil.copyfile(folder / "dev.tsv", folder / "refs.txt")
+    save_encoder(folder / "encoder")
     _make_folder(folder, folder / "DIR")
     return folder
 
@@ -118,7 +121,7 @@ def provide(store, folder, name):
 
     A name may stand before a colon, as that of a function's file does.
     """
-    wanted = folder / name.partition(":")[0]
+    wanted = folder / name.removeprefix("transformers:").partition(":")[0]
     if wanted.exists():
         return
     fits, kind = next(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +28,6 @@ UNKNOWN = -1
 
 COLDEST, HOTTEST = 0.01, 100.0  # temperatures that are tried
 _LEAST, _MOST = math.log(COLDEST), math.log(HOTTEST)
-_PRECISION = 1e-7  # of the logarithm of the temperature
 _ROUNDING_NOISE = 1e-12  # relative, of sums of scores
 _MOST_STEPS = 100
 _ROUNDING = 1e-3  # by which a row of probabilities may miss a sum of one
@@ -50,17 +49,27 @@ class Choices(NamedTuple):
         >>> Choices.read([[[0.5, 0.5]], [[0.2, 0.8], [1.0, 0.0]]]).lengths
         array([1, 2])
         """
-        if getattr(given, "ndim", 0) == 2:
+        whole = getattr(given, "ndim", 0) == 2
+        if whole:
             tables, lengths = [_table(given, "probabilities")], np.ones(len(given), np.int64)
         else:
             tables = [_table(one, f"the probabilities of sentence {i}") for i, one in _each(given)]
             lengths = np.array([len(table) for table in tables], np.int64)
         widest = max((table.shape[1] for table in tables), default=0)
-        found = np.zeros((int(lengths.sum()), widest))
-        start = 0
-        for table in tables:
+        rows = np.cumsum([0, *map(len, tables)])
+        found = np.zeros((int(rows[-1]), widest))
+        for start, table in zip(rows, tables, strict=False):
             found[start : start + len(table), : table.shape[1]] = table
-            start += len(table)
+        # NaN is wrong too
+        wrong = ~((found >= 0.0).all(1) & (np.abs(found.sum(1) - 1.0) <= _ROUNDING))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            number = int(np.searchsorted(rows, row, side="right")) - 1
+            name = "probabilities" if whole else f"the probabilities of sentence {number}"
+            raise DataError(
+                f"each row of {name} must be probabilities that sum to one, row"
+                f" {row - rows[number]} sums to {found[row].sum():g}"
+            )
         return cls(found, lengths)
 
     def outputs(self, given: Any) -> Integers:
@@ -103,17 +112,10 @@ def _each(given: Any) -> Iterable[tuple[int, Any]]:
 
 
 def _table(given: Any, name: str) -> Floats:
-    """Probabilities ``[n, K]`` float64."""
+    """``[n, K]`` float64."""
     table = np.asarray(given, np.float64)
     if table.ndim != 2:
         raise ShapeError(f"{name} must be a table [n, K], got shape {list(table.shape)}")
-    wrong = ~((table >= 0.0).all(1) & (np.abs(table.sum(1) - 1.0) <= _ROUNDING))  # NaN is wrong too
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise DataError(
-            f"each row of {name} must be probabilities that sum to one, row {row} sums to"
-            f" {table[row].sum():g}"
-        )
     return table
 
 
@@ -226,20 +228,43 @@ def calibration_scores(probabilities: Any, outputs: Any, *, bins: int = 15) -> C
 # --- temperature scaling -------------------------------------------------------------------------
 
 
+def batch_of(
+    outputs: Sequence[Any] | Mapping[int, Any], numbers: Any, model: Distribution
+) -> Tensor:
+    """The outputs ``[n]`` of these sentences as a distribution over their batch takes them.
+
+    >>> from softq import Chain
+    >>> model = Chain(torch.zeros(2, 2, 3), torch.zeros(3, 3), lengths=[2, 1])
+    >>> batch_of([np.array([2]), np.array([0, 1])], np.array([1, 0]), model)
+    tensor([[0, 1],
+            [2, 0]])
+    """
+    shape = model.batch_shape + model.event_shape
+    found = torch.zeros(shape, dtype=torch.int64).reshape(shape[0], -1)
+    for row, number in zip(found, np.asarray(numbers).tolist(), strict=True):
+        row[: len(outputs[number])] = torch.as_tensor(outputs[number])
+    return found.reshape(shape).to(model.device)
+
+
 @torch.no_grad()
-def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -> float:
+def fit_temperature(
+    models: Iterable[Distribution], outputs: Iterable[Tensor], *, precision: float = 1e-7
+) -> float:
     """The temperature T at which the models give the outputs the highest likelihood.
 
     It minimises - Σ log p(y|x; T) over T, where p(y|x; T) ∝ exp(score(y) / T) is
     ``model.tempered(T)``: the exact likelihood of whole sequences and trees. In 1/T this is convex,
     and its derivative, Σ E_T[score] - score(y), is zero at the minimum. Outputs that -inf scores
-    forbid are impossible at any temperature and are left out with a `DataWarning`. Where every
+    forbid, or that hold a -1, are impossible at any temperature and are left out with a
+    `DataWarning`. Where every
     output is the most probable one, or the scores say nothing about the outputs, there is no
     minimum, and the result is the end of the range 0.01..100, with a `ConvergenceWarning`.
 
     Args:
         models: distributions, each of a batch of inputs.
-        outputs: the right outputs of each batch, as its ``log_prob`` takes them.
+        outputs: the right outputs of each batch, as its ``log_prob`` takes them; -1 for what the
+            model does not know.
+        precision: of the logarithm of the temperature.
 
     >>> from softq import Categorical
     >>> model = Categorical(torch.tensor([[4.0, 0.0]] * 4))
@@ -250,8 +275,13 @@ def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -
     batches, left_out, count = [], 0, 0
     for model, right in zip(models, outputs, strict=True):
         exact = model.like(*(scores.double() for scores in model.given()))
+        unknown = exact.sum_tokens((exact.zero_padding(right) == UNKNOWN).long()) > 0
+        if bool(unknown.any()):
+            right = torch.where(
+                unknown[(...,) + (None,) * len(exact.event_shape)], exact.mode(), right
+            )
         score = exact.score(right)
-        possible = score > -math.inf
+        possible = (score > -math.inf) & ~unknown
         left_out += int((~possible).sum())
         count += score.numel()
         batches.append((exact, torch.where(possible, score, 0.0).sum(), possible))
@@ -276,10 +306,10 @@ def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -
         return total
 
     noise = _ROUNDING_NOISE * sum(abs(float(score)) for _, score, _ in batches)
-    return math.exp(_zero(slope, noise))
+    return math.exp(_zero(slope, noise, precision))
 
 
-def _zero(slope: Callable[[float], float], noise: float) -> float:
+def _zero(slope: Callable[[float], float], noise: float, precision: float) -> float:
     """Where an increasing function is zero: a bracket, then Illinois' regula falsi in it."""
     low = high = 0.0
     at_low = at_high = slope(0.0)
@@ -306,7 +336,7 @@ def _zero(slope: Callable[[float], float], noise: float) -> float:
     for _ in range(_MOST_STEPS):
         before, found = found, (low * at_high - high * at_low) / (at_high - at_low)
         value = slope(found)
-        if abs(found - before) <= _PRECISION or abs(value) <= noise:
+        if abs(found - before) <= precision or abs(value) <= noise:
             break
         side = 1 if value > 0.0 else -1
         if side > 0:

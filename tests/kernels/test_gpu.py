@@ -5,7 +5,9 @@ Compiled where there is a GPU, else run by Triton's interpreter on CPU tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -21,12 +23,18 @@ from triton_world import (  # noqa: F401 -- a fixture
 )
 
 # isort: split
+import chance
+import oracle
 import softq
-from softq.kernels import projective, spanning
+from families import FAMILIES
+from softq.kernels import chain, projective, segments, spanning
 from softq.kernels.chain import cpu as chain_cpu
 from softq.kernels.chain import gpu as chain_gpu
 from softq.kernels.operator import Expected
 from softq.kernels.projective import gpu as projective_gpu
+from softq.kernels.random import seed_tensor
+from softq.kernels.segments import cpu as segments_cpu
+from softq.kernels.segments import gpu as segments_gpu
 from softq.kernels.spanning import gpu as spanning_gpu
 
 kernels_run = mark_for(chain_gpu._recursions)
@@ -94,6 +102,16 @@ def arc_scores(dtype, scale=1.0, forbid=0.2):
     arcs[:, :, 0] = math.nan
     arcs.diagonal(0, 1, 2).fill_(math.inf)
     return arcs
+
+
+def segment_scores(dtype, scale=1.0, forbid=0.2, longest=3, labels=5, feasible=False):
+    """Six sequences with NaN on all padding; the last one is infeasible."""
+    scores = rand(6, 6, longest, labels, dtype=dtype, scale=scale, forbid=forbid, seed=1)
+    scores[5, 0] = 0.0 if feasible else -math.inf
+    ends = torch.arange(6).unsqueeze(-1) + torch.arange(longest)
+    scores[ends >= LENGTHS.reshape(-1, 1, 1)] = math.nan
+    table = rand(1, labels, labels, dtype=dtype, scale=scale, forbid=forbid / 2, seed=2)
+    return scores, table
 
 
 def agree(found, expected, dtype, rtol=None, atol=None):
@@ -169,6 +187,32 @@ def check_chain(lengths, emissions, table, dtype, atol=None):
     return chain_cpu.infer(emissions, table, lengths, Expected(), True)[0]
 
 
+def segment_targets(lengths, scores, table):
+    """As `label_targets`; no segment is peaked."""
+    generator = torch.Generator().manual_seed(20)
+    inside = scores.nan_to_num(nan=-math.inf)
+    outputs = segments_cpu.sample(lengths, inside, table, 2, generator).movedim(0, 1)
+    weights = torch.rand(len(lengths), 2, generator=generator, dtype=torch.float64)
+    weights[::2, 1] = 0.0
+    outputs[::2, 1] = 0
+    parts = [torch.rand(len(lengths), *x.shape[1:], generator=generator) for x in (scores, table)]
+    parts[0][scores.isnan()] = 0.0
+    return [Expected(outputs), Expected(outputs, weights), Expected(parts=tuple(parts))]
+
+
+def check_segments(lengths, scores, table, dtype, atol=None):
+    """The kernel against the CPU's, also where the tensors lie otherwise in memory."""
+    finite = not any(bool((x == -math.inf).any()) for x in (scores, table))
+    targets = [Expected(), *(segment_targets(lengths, scores, table) if finite else [])]
+    for target in targets:
+        target = target._replace(parts=tuple(part.to(dtype) for part in target.parts))
+        want = segments_cpu.infer(scores, table, lengths, target, True)
+        given = (x.to(DEVICE).mT.contiguous().mT for x in (scores, table))
+        got = segments_gpu.infer(*given, lengths.to(DEVICE), moved(target), True)
+        agree(got, want, dtype, atol=atol)
+    return segments_cpu.infer(scores, table, lengths, Expected(), True)[0]
+
+
 def check_tree(kind, lengths, arcs, multiroot, dtype, atol=None):
     cpu, gpu, _ = TREES[kind]
     generator = torch.Generator().manual_seed(21)
@@ -213,6 +257,49 @@ def test_tree_kernel(kind, multiroot, scale, dtype):
     assert log_z[1] == 0.0
     assert log_z[5] == -math.inf
     assert bool(torch.isfinite(log_z[[0, 3, 4]]).all())
+
+
+@kernels_run
+@types_and_scales
+def test_segment_kernel(scale, dtype):
+    atol = 3e-3 if (scale, dtype) == (1e4, torch.float32) else None
+    log_z = check_segments(LENGTHS, *segment_scores(dtype, scale), dtype, atol=atol)
+    assert log_z[1] == 0.0
+    assert log_z[5] == -math.inf
+    assert bool(torch.isfinite(log_z[[0, 2, 3, 4]]).all())
+
+
+@kernels_run
+@pytest.mark.parametrize(("longest", "labels"), [(3, 5), (8, 1)])
+def test_segment_kernel_with_targets(longest, labels):
+    scores = segment_scores(torch.float64, 1.0, 0.0, longest, labels, feasible=True)
+    check_segments(LENGTHS, *scores, torch.float64)
+
+
+@kernels_run
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+def test_log_partition_alone(kind):
+    given = chain_scores(True, torch.float32) if kind == "chain" else segment_scores(torch.float32)
+    cpu, gpu = (chain_cpu, chain_gpu) if kind == "chain" else (segments_cpu, segments_gpu)
+    want = cpu.infer(*given, LENGTHS, Expected(), True)[0]
+    there = (x.to(DEVICE) for x in (*given, LENGTHS))
+    agree([gpu.infer(*there, Expected(), False)[0]], [want], torch.float32)
+
+
+@kernels_run
+def test_stretches_of_segments_meet():
+    scores, lengths = rand(1, 20, 2, 3, dtype=torch.float64, seed=30), torch.tensor([19])
+    check_segments(lengths, scores, rand(1, 3, 3, dtype=torch.float64, seed=31), torch.float64)
+
+
+@kernels_run
+@pytest.mark.parametrize(("longest", "labels"), [(2, 65), (65, 2)])
+def test_segments_too_large_for_the_kernel_run_plainly(longest, labels):
+    scores = rand(1, 3, longest, labels, dtype=torch.float64, seed=32)
+    table = rand(1, labels, labels, dtype=torch.float64, seed=33)
+    want = segments_cpu.infer(scores, table, torch.tensor([3]), Expected(), True)
+    given = (x.to(DEVICE) for x in (scores, table, torch.tensor([3])))
+    agree(segments_gpu.infer(*given, Expected(), True), want, torch.float64)
 
 
 @kernels_run
@@ -272,6 +359,12 @@ def test_kernels_of_nothing():
         True,
     )
     assert found[0].tolist() == [0.0, 0.0]
+    for size, lengths in ((3, none), (0, empty)):
+        shape = (len(lengths), size, 2, 4)
+        given = (torch.zeros(each, device=DEVICE) for each in (shape, (1, 4, 4)))
+        found = segments_gpu.infer(*given, lengths, Expected(), True)
+        assert [x.shape for x in found] == [shape[:1], shape, (len(lengths), 4, 4)]
+        assert bool((found[0] == 0.0).all())
     for _, infer, _ in TREES.values():
         assert infer(torch.zeros(0, 4, 4, device=DEVICE), none, Expected(), False, True)[
             1
@@ -341,6 +434,134 @@ def test_projective_tiles_meet(multiroot):
     )
 
 
+DECODERS = {
+    "chain": chain.DECODER,
+    "segments": segments.DECODER,
+    "projective": projective.DECODER,
+    "spanning": spanning.DECODER,
+}
+RECURSIONS = [family for family in FAMILIES if family.name.split("-")[0] in DECODERS]
+recursions = pytest.mark.parametrize("family", RECURSIONS, ids=lambda family: family.name)
+
+
+def decode(kind, given, count=0, seed=0):
+    """The GPU's best outputs, or samples."""
+    there = [x.to(DEVICE) if isinstance(x, Tensor) else x for x in given]
+    generator = torch.Generator().manual_seed(seed)
+    seeds = seed_tensor(count * len(there[0]), generator).reshape(count, len(there[0])).to(DEVICE)
+    found = DECODERS[kind.split("-")[0]].decode(
+        seeds if count else there[0].unsqueeze(0), count > 0, *there
+    )
+    assert found.device.type == DEVICE
+    return found.cpu() if count else found[0].cpu()
+
+
+@kernels_run
+@recursions
+def test_the_best_output_by_enumeration(family):
+    scores, lengths = family.random_scores((4,), forbid=0.1, seed=40), family.lengths(4)
+    p = family.make(*scores, lengths)
+    best = decode(family.name, (*p._arguments(), *p._flags))
+    for b, length in enumerate(lengths.tolist()):
+        outputs, values = family.enumerate(family.example(scores, 4, b), length)
+        found = tuple(best[b, :length].tolist())
+        assert values[outputs.index(found)] == pytest.approx(max(values))
+        assert not bool(best[b, length:].any())
+
+
+@kernels_run
+def test_segment_kernel_by_enumeration():
+    family = next(family for family in FAMILIES if family.name == "segments")
+    scores, lengths = family.random_scores((4,), forbid=0.1, seed=41), family.lengths(4)
+    lengths, *given = (x.to(DEVICE) for x in family.make(*scores, lengths)._arguments())
+    found = segments_gpu.infer(*given, lengths, Expected(), True)
+    log_z, marginals, pairs = (x.cpu() for x in found)
+    for b, length in enumerate(lengths.tolist()):
+        outputs, values = family.enumerate(family.example(scores, 4, b), length)
+        assert log_z[b].item() == pytest.approx(oracle.log_sum_exp(values))
+        want = torch.zeros_like(marginals[b]), torch.zeros_like(pairs[b])
+        for y, share in zip(outputs, oracle.probabilities(values), strict=True):
+            for part in family.parts(y):
+                want[0][part] += share
+            found = [label for _, _, label in oracle.segments_of(y, 2)]
+            for i, j in itertools.pairwise(found):
+                want[1][i, j] += share
+        torch.testing.assert_close((marginals[b], pairs[b]), want)
+
+
+@kernels_run
+@recursions
+def test_decoding_kernels_do_what_the_cpu_does(family):
+    size = 5 + (family.score_shapes((), 5)[0][0] == 6)  # trees of 5 words, sequences of 6
+    if family.name.startswith("segments"):
+        size = 6
+    scores = family.random_scores((3,), size, dtype=torch.float32, scale=2.0, seed=42)
+    p = family.make(*scores, torch.tensor([size, 0, size - 1]))
+    given = (*p._arguments(), *p._flags)
+    assert torch.equal(decode(family.name, given), p.mode())
+    want = p.sample((3,), generator=torch.Generator().manual_seed(43))
+    # the chance that rounding tips a choice is one in 10^13
+    assert torch.equal(decode(family.name, given, 3, seed=43), want)
+
+
+@kernels_run
+def test_best_spanning_trees_of_many_cycles():
+    """Small whole scores: cycles within cycles, and several best trees."""
+    generator = torch.Generator().manual_seed(44)
+    arcs = torch.randint(0, 4, (2, 13, 13), generator=generator).double()
+    lengths = torch.tensor([12, 9])
+    for multiroot in (False, True):
+        best = decode("spanning", (lengths, arcs, multiroot))
+        model = softq.SpanningTree(arcs, lengths, multiroot)
+        assert torch.equal(model.score(best), model.score(model.mode()))
+
+
+@kernels_run
+@both_roots
+def test_walks_that_are_given_up(multiroot, monkeypatch):
+    """Heads drawn one by one follow the same distribution."""
+    arcs = rand(1, 4, 4, dtype=torch.float64, seed=45)
+    trees = oracle.trees(3, multiroot=multiroot, projective=False)
+    monkeypatch.setattr(spanning.cpu, "PATIENCE", 0)
+    found = decode("spanning", (torch.tensor([3]), arcs, multiroot), 500, seed=46)
+    probs = oracle.probabilities([oracle.tree_score(arcs[0].tolist(), heads) for heads in trees])
+    seen = Counter(tuple(heads) for heads in found[:, 0].tolist())
+    assert chance.agrees(seen, dict(zip(trees, probs, strict=True)), 500)
+
+
+@kernels_run
+@pytest.mark.parametrize("kind", DECODERS)
+def test_decoding_of_nothing(kind):
+    flags = (False,) if kind in TREES else ()
+    table = [] if kind in TREES else [torch.zeros(1, *[1] * (kind == "chain"), 2, 2)]
+    for batch, size in ((0, 3), (2, 0)):
+        parts = {"chain": (size, 2), "segments": (size, 3, 2)}.get(kind, (size + 1, size + 1))
+        given = (torch.zeros(batch).long(), torch.zeros(batch, *parts), *table, *flags)
+        assert decode(kind, given).shape == (batch, size)
+        assert decode(kind, given, 4).shape == (4, batch, size)
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+def test_scores_go_where_a_kernel_has_room_for_them(kind, monkeypatch):
+    """On a GPU, and small enough; else the CPU decodes."""
+
+    class OnGPU(torch.Tensor):
+        is_cuda = True
+
+    asked = []
+    monkeypatch.setattr(DECODERS[kind], "_gpu", lambda *given: asked.append(given[-1]))
+    for labels in (64, 65):
+        scores = torch.zeros(1, 2, *[1] * (kind == "segments"), labels).as_subclass(OnGPU)
+        given = (
+            torch.tensor([2]),
+            scores,
+            torch.zeros(1, *[1] * (kind == "chain"), labels, labels),
+        )
+        assert DECODERS[kind].mode(*given).shape == (1, 2)
+        assert DECODERS[kind].sample(*given, 3, None).shape == (3, 1, 2)
+    assert asked == [False, True]
+
+
 # --- the compiled kernels at full size, and the public classes on top of them --------------------------------
 
 
@@ -366,6 +587,23 @@ def test_chain_at_full_size(batch, size, labels, shared, scale, dtype):
 @pytest.mark.gpu
 @on_gpu
 @both_types
+@scales
+@pytest.mark.parametrize(
+    ("batch", "size", "longest", "labels"),
+    [(128, 40, 8, 9), (16, 30, 1, 1), (16, 30, 5, 20), (4, 70, 64, 64), (4, 1000, 12, 9)],
+)
+def test_segments_at_full_size(batch, size, longest, labels, scale, dtype):
+    lengths = torch.randint(0, size + 1, (batch,), generator=torch.Generator().manual_seed(7))
+    forbid = 0.05 if labels > 1 else 0.0
+    scores = rand(batch, size, longest, labels, dtype=dtype, seed=8, scale=scale, forbid=forbid)
+    table = rand(1, labels, labels, dtype=dtype, seed=9, scale=scale)
+    check_segments(lengths, scores, table, dtype, rounding(dtype, scale))
+    check_segments(lengths, scores.clamp(min=-5.0), table, dtype, rounding(dtype, scale))
+
+
+@pytest.mark.gpu
+@on_gpu
+@both_types
 @both_roots
 @both_trees
 @scales
@@ -377,8 +615,10 @@ def test_trees_at_full_size(batch, size, kind, multiroot, scale, dtype):
 
 
 def make(kind, scores, lengths):
-    if kind.startswith("chain"):
+    if kind in ("chain", "chain-shared", "chain-steps"):
         return softq.Chain(*scores, lengths)
+    if kind == "segments":
+        return softq.SemiMarkov(*scores, lengths)
     return TREES[kind.split("-")[0]][2](*scores, lengths, kind.endswith("multi"))
 
 
@@ -387,6 +627,8 @@ def public_scores(kind, dtype):
         return [rand(256, 100, 9, dtype=dtype, seed=12), rand(9, 9, dtype=dtype, seed=13)]
     if kind == "chain-steps":
         return [rand(32, 20, 5, dtype=dtype, seed=12), rand(32, 19, 5, 5, dtype=dtype, seed=13)]
+    if kind == "segments":
+        return [rand(128, 40, 8, 9, dtype=dtype, seed=12), rand(9, 9, dtype=dtype, seed=13)]
     return [rand(64, 41, 41, dtype=dtype, seed=14)]
 
 
@@ -395,6 +637,7 @@ public = pytest.mark.parametrize(
     [
         "chain-shared",
         "chain-steps",
+        "segments",
         "projective-single",
         "projective-multi",
         "spanning-single",
@@ -406,7 +649,7 @@ public = pytest.mark.parametrize(
 def pair(kind, dtype):
     """The same distribution on the CPU and on the GPU, with leaves for scores."""
     scores = public_scores(kind, dtype)
-    size = scores[0].shape[1] - (0 if kind.startswith("chain") else 1)
+    size = scores[0].shape[1] - (0 if kind.startswith(("chain", "segments")) else 1)
     lengths = torch.randint(
         1, size + 1, scores[0].shape[:1], generator=torch.Generator().manual_seed(15)
     )
@@ -492,6 +735,52 @@ def test_public_cross_entropy(kind, objective, dtype):
         dtype,
         rtol=1e-3 if dtype == torch.float32 else None,
     )
+
+
+@pytest.mark.gpu
+@on_gpu
+@public
+def test_public_topk(kind):
+    (_, p), (_, q) = pair(kind, torch.float64)
+    few = slice(0, 4)  # sets of sets of trees take their time
+    p, q = (
+        make(kind, [x[few] if x.dim() > 2 else x for x in d.given()], d.lengths[few])
+        for d in (p, q)
+    )
+    here, there = p.topk(3), q.topk(3)
+    assert there.outputs.is_cuda
+    agree([there.log_probs], [here.log_probs], torch.float64)
+    assert torch.equal(there.outputs.cpu(), here.outputs)
+
+
+@pytest.mark.gpu
+@on_gpu
+@public
+def test_decoding_can_be_captured(kind):
+    """So nothing is copied to the CPU, and the device is not waited for."""
+    _, (_, model) = pair(kind, torch.float64)
+    leaves = [each.detach() for each in model.given()]
+
+    def decode():
+        p = make(kind, leaves, model.lengths)
+        found = [p.mode(), p.mbr()]
+        if not kind.startswith("spanning"):  # whose walks may be given up
+            found.append(p.sample((2,), generator=torch.cuda.default_generators[0]))
+        return found
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        decode()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = decode()
+    leaves[0].mul_(-1.0)
+    graph.replay()
+    for found, expected in zip(captured[:2], decode(), strict=False):
+        assert torch.equal(found, expected)
+    assert bool(torch.isfinite(make(kind, leaves, model.lengths).log_prob(captured[-1])).all())
 
 
 def step(leaves, kind, lengths, outputs, objective):

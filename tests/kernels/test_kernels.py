@@ -155,7 +155,7 @@ def test_samplers_agree_when_the_walk_is_given_up(monkeypatch):
             [oracle.tree_score(arcs[0].tolist(), heads) for heads in trees]
         )
         for patience in (0, 1, 50):
-            monkeypatch.setattr(spanning, "_PATIENCE", patience)
+            monkeypatch.setattr(spanning, "PATIENCE", patience)
             drawn = softq.SpanningTree(arcs, multiroot=multiroot).sample(
                 (count,), generator=torch.Generator().manual_seed(4)
             )

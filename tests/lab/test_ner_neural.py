@@ -214,6 +214,36 @@ def test_a_loss_that_is_not_finite_stops_the_run(files):
     assert len(raised.value.batch["sentences"]) <= 10
 
 
+def test_nothing_is_learnt_from_a_bad_batch_or_after_it_where_losses_are_looked_at_later(files):
+    """As on a GPU, which is not waited for in every step."""
+    wanted = recipe(*parts(files, "train"))
+    poisoned, until_then = (TASK.learner([wanted], CPU) for _ in range(2))
+    poisoned._ahead = True
+    number = int(poisoned._order(0)[3])
+    expected = poisoned._losses._expected[number]
+    poisoned._losses._expected[number] = expected._replace(labels=expected.labels * torch.inf)
+    with pytest.raises(NonFiniteLossError, match="in epoch 1, step 3 the loss is") as raised:
+        poisoned.train(0, 0, poisoned.steps, [True])
+    assert torch.equal(raised.value.batch["sentences"], poisoned._losses.sentences[number])
+    until_then.train(0, 0, 3, [True])
+    for name, value in until_then.state().items():
+        if name != "learning_rate":
+            assert torch.equal(value, poisoned.state()[name]), name
+
+
+def test_when_losses_are_looked_at_changes_nothing(files):
+    wanted = recipe(*parts(files, "train"))
+    later, at_once = (TASK.learner([wanted], CPU) for _ in range(2))
+    later._ahead = True
+    later.train(0, 0, later.steps, [True])
+    at_once.train(0, 0, 2, [True])
+    at_once.train(0, 2, at_once.steps, [True])
+    found = later.state()
+    for name, value in at_once.state().items():
+        assert torch.equal(value, found[name]), name
+    assert later.end_epoch([True]) == at_once.end_epoch([True])
+
+
 # --- commands ---------------------------------------------------------------------------------------------
 
 

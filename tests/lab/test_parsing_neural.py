@@ -101,6 +101,25 @@ def test_the_loss_of_a_batch_is_that_of_its_sentences(files, objective):
         assert float(losses(number).detach()) == pytest.approx(total, rel=1e-4)
 
 
+def test_steps_take_about_so_many_words_and_their_gradient_is_the_mean_of_words(files):
+    wanted = recipe(*parts(files, "train"), "--batch-size", 0, "--batch-words", 60)
+    learner, known = TASK.learner([wanted], CPU), learnable(wanted.data, False)
+    lengths = [len(one.forms) for one in known.sentences]
+    sizes = [sum(lengths[i] for i in batch.tolist()) for batch in learner._losses.sentences]
+    assert sum(sizes) == sum(lengths)
+    assert all(abs(size - 60) <= max(lengths) for size in sizes)
+    parser, losses = learner.parser.train(), learner._losses
+    parser.zero_grad()
+    torch.manual_seed(0)
+    (losses(2) / sizes[2]).backward()
+    wanted = {name: p.grad.clone() for name, p in parser.named_parameters()}
+    parser.zero_grad()
+    torch.manual_seed(0)
+    learner._sweep(2)
+    for name, parameter in parser.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name], msg=name)
+
+
 @pytest.mark.usefixtures("no_events")
 def test_a_run_that_is_broken_off_ends_the_same(tmp_path, files):
     flags = ["--epochs", 2, "--batch-size", 20, "--checkpoint-every", 2, "--objective", "raml"]
@@ -160,6 +179,7 @@ def test_files_to_be_judged_by_have_the_tags_of_the_training_file(tmp_path, file
     [
         (["--model", "linear"], "vectors, hidden, dropout and the other keys of network"),
         (["--c2", 2], "method, relation_learning_rate, c2, iterations, tolerance and memory"),
+        (["--batch-words", 100], "batch_words is of a neural parser, in the place of batch_size"),
         (["--bits", 12], "templates and the other keys of features are of linear parsers"),
     ],
 )
@@ -170,5 +190,11 @@ def test_keys_that_do_not_go_together(flags, message):
 
 def test_what_depends_on_the_model_is_filled_in():
     neural, linear = recipe("--learning-rate", 0), ParsingRecipe()
-    assert (neural.optimizer.learning_rate, neural.training.epochs) == (0.002, 20)
+    assert (neural.optimizer.learning_rate, neural.training.epochs) == (0.002, 40)
     assert (linear.optimizer.learning_rate, linear.training.epochs) == (0.1, 6)
+    assert (neural.training.batch_size, neural.training.batch_words) == (8, 0)
+    assert (linear.training.batch_size, linear.training.batch_words) == (32, 0)
+    by_words = recipe("--batch-size", 0).training
+    assert (by_words.batch_size, by_words.batch_words) == (0, 4000)
+    assert (neural.decoding, linear.decoding) == ("mbr", "mode")
+    assert recipe("--decoding", "mode").decoding == "mode"

@@ -10,7 +10,7 @@ from classifier_problems import blobs
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.calibration import calibration_scores
 from softq.conformal import ConformalSets
-from softq.errors import ConvergenceWarning, DataError, DataWarning
+from softq.errors import ConvergenceWarning, DataError, DataWarning, EstimatorError
 from softq.lab.worlds import TreeWorld
 from softq.linear.uncertainty import EstimatorSets, calibration_of
 from strange_files import change_notes
@@ -154,14 +154,14 @@ def test_trees_and_labels_that_a_model_cannot_give_are_left_out():
     y = [list(one.heads) for one in TREES[20:]]
     expected = parser.calibrate(X, y).temperature_
     crossing = [("a", "DET"), ("dog", "NOUN"), ("a", "DET"), ("dog", "NOUN")]
-    with pytest.warns(DataWarning, match="1 of 101 sentences have an output that the model"):
+    with pytest.warns(DataWarning, match="1 of 101 outputs are impossible at any temperature"):
         parser.calibrate([crossing, *X], [[3, 4, 0, 3], *y])
     assert parser.temperature_ == pytest.approx(expected, rel=1e-6)
 
     X, y = tagged(100)
     tagger = CRFTagger(c2=0.01).fit(X[:40], y[:40])
     expected = tagger.calibrate(X[40:], y[40:]).temperature_
-    with pytest.warns(DataWarning, match="1 of 61 sentences have an output that the model"):
+    with pytest.warns(DataWarning, match="1 of 61 outputs are impossible at any temperature"):
         tagger.calibrate([["He"], *X[40:]], [["B-NEW"], *y[40:]])
     assert tagger.temperature_ == pytest.approx(expected, rel=1e-6)
     assert tagger.output_ids([["He", "ran"]], [["B-NEW", "O"]])[0].tolist() == [-1, 2]
@@ -212,7 +212,7 @@ def test_rows_of_unseen_labels_are_left_out():
     X = X + np.random.default_rng(0).normal(size=X.shape) * 2.0
     model = RewardClassifier(objective="ml", hidden=(), alpha=1.0, random_state=0).fit(X, y)
     expected = model.calibrate(X, y).temperature_
-    with pytest.warns(DataWarning, match="1 of 61 rows have a label that fit never saw"):
+    with pytest.warns(DataWarning, match="1 of 61 outputs are impossible at any temperature"):
         model.calibrate(np.vstack([X, X[:1]]), [*y, 7])
     assert model.temperature_ == pytest.approx(expected)
 
@@ -221,3 +221,31 @@ def test_a_tagger_that_is_always_right_takes_the_coldest_temperature():
     X, y = [["Ann", "ran"]] * 5, [["B-PER", "O"]] * 5
     with pytest.warns(ConvergenceWarning, match="every output is the most probable one"):
         assert CRFTagger().fit(X, y).calibrate(X, y).temperature_ == pytest.approx(0.01)
+
+
+# --- sets of whole sequences ----------------------------------------------------------------------
+
+
+def test_sets_of_whole_sequences_and_trees_are_named_as_predictions_are():
+    X, y = tagged(260)
+    tagger = CRFTagger(c2=0.01).fit(X[:40], y[:40])
+    sets = EstimatorSets.calibrate(tagger, X[40:160], y[40:160], 0.2, unit="sequence", most=30)
+    found, best = sets.predict(X[160:]), tagger.predict(X[160:])
+    assert [one.outputs[0] for one in found] == best  # in the order of X, the most probable first
+    assert sets.coverage(X[160:], y[160:]).value == np.mean(
+        [one.holds(labels) for one, labels in zip(found, y[160:], strict=True)]
+    )
+    parser = DependencyParser(bits=10, relation_bits=6, epochs=2, random_state=0).fit(TREES[:20])
+    trees = EstimatorSets.calibrate(parser, TREES[20:70], alpha=0.2, unit="sequence", score="lac")
+    heads = [list(one.heads) for one in parser.predict(TREES[70:])]
+    for one, top in zip(trees.predict(TREES[70:]), heads, strict=True):
+        assert not one.outputs or one.outputs[0] == top
+
+
+def test_the_sets_of_a_classifier_are_of_classes():
+    X, y = blobs(60, seed=0)
+    model = RewardClassifier(objective="ml", hidden=(), alpha=1.0, random_state=0).fit(X, y)
+    with pytest.raises(
+        EstimatorError, match="unit='sequence' is for taggers and parsers, got a Re"
+    ):
+        EstimatorSets.calibrate(model, X, y, unit="sequence")

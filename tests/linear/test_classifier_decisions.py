@@ -10,7 +10,7 @@ import torch
 
 from classifier_problems import OBJECTIVES, blobs, draw_four_classes
 from softq import RewardClassifier
-from softq.errors import EstimatorError, RewardError
+from softq.errors import EstimatorError, RewardError, ShapeError
 
 FAST = {"hidden": (), "alpha": 1.0, "tau": 1.0, "random_state": 0}
 
@@ -174,3 +174,19 @@ def test_small_fits_take_one_thread_and_give_the_others_back(monkeypatch):
         assert set(seen) == {2}
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", [np.array, list, lambda table: torch.tensor(np.array(table))])
+def test_one_table_of_other_rewards_decides_for_all_rows(kind):
+    X, y = blobs(40, seed=0)
+    model = RewardClassifier(objective="ml", **FAST).fit(X, y)
+    p, table = model.predict_proba(X), np.random.default_rng(0).normal(size=(3, 3))
+    rewards = kind(table.tolist())
+    np.testing.assert_allclose(model.expected_reward(X, rewards), p @ table.T)
+    assert np.array_equal(model.predict(X, rewards), model.classes_[(p @ table.T).argmax(1)])
+    each = np.broadcast_to(table, (len(X), 3, 3))
+    assert model.score(X, y, rewards=rewards) == pytest.approx(model.score(X, y, rewards=each))
+    with pytest.raises(RewardError, match="rows of different lengths: 3 in row 0, 2 in row 1"):
+        model.predict(X, [[1.0, 0.0, 0.0], [0.0, 1.0], [0.0, 0.0, 1.0]])
+    with pytest.raises(ShapeError, match=r"rewards must be \[3, 3\]"):
+        model.predict(X, np.eye(2))

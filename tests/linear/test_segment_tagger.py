@@ -8,17 +8,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 import oracle
 import softq
 from softq import CRFTagger
+from softq.calibration import batch_of
 from softq.errors import DataError, DataWarning, EstimatorError, RewardError
 from softq.formats.tags import every_tag, faults, spans, tags_of_segments
 from softq.linear import entity_f1_scorer, tune_entity_weight
 from softq.linear.segment_tags import SegmentTags
 from softq.linear.tagger_training import CRFSettings
 from softq.linear.tagging import UNLABELLED, References, label_marginals
+from softq.linear.uncertainty import EstimatorSets
 from softq.rewards import SegmentAccuracy
 from strange_files import change_notes
 from tagging_cases import evaluate, features
@@ -294,8 +295,7 @@ def test_the_loss_is_the_one_of_the_distribution():
     tagger.fit(X, Y)
     total = 0.0
     for batch, p in tagger.tagger_.chains(tagger.features(X)):
-        ids = [tagger.output_ids(X, Y)[i] for i in batch]
-        refs = pad_sequence([tagger._outputs(one) for one in ids], batch_first=True)
+        refs = batch_of(tagger.whole_outputs(X, Y), batch, p)
         total += float(softq.kl(softq.raml(p, refs, 0.5), p).sum())
     assert total / len(X) == pytest.approx(tagger.kl_, abs=1e-5)
 
@@ -345,13 +345,24 @@ def test_temperature_from_sentences_not_trained_on():
 
     def log_likelihood(factor):
         model = replace(tagger.tagger_, temperature=factor * tagger.temperature_)
-        ids, total = tagger.output_ids(X + more[0], Y + more[1]), 0.0
+        right, total = tagger.whole_outputs(X + more[0], Y + more[1]), 0.0
         for batch, p in model.chains(tagger.features(X + more[0])):
-            right = [tagger._outputs(ids[i]) for i in batch]
-            total += float(p.log_prob(pad_sequence(right, batch_first=True)).sum())
+            total += float(p.log_prob(batch_of(right, batch, p)).sum())
         return total
 
     assert log_likelihood(1.0) > max(log_likelihood(0.9), log_likelihood(1.1))
+
+
+def test_sets_of_whole_sentences():
+    """They hold labels, of the right sentence too; one with an unknown label is never in a set."""
+    tagger = CRFTagger(space="segments", max_segment=2, c2=1.0).fit(X, Y)
+    many, right = X[:2] * 15, Y[:2] * 15
+    sets = EstimatorSets.calibrate(tagger, many, right, alpha=0.1, unit="sequence")
+    found = sets.predict(X[:2])
+    assert [one.outputs[0] for one in found] == tagger.predict(X[:2])
+    assert sets.coverage(X[:2], Y[:2], unit="sentence").value == 1.0
+    unknown = [["B-PER", "I-PER", "B-NEW", "O", "O"], Y[1]]
+    assert sets.coverage(X[:2], unknown, unit="sentence").value == 0.5
 
 
 def test_predictions_keep_to_the_scheme():

@@ -139,6 +139,8 @@ def test_trees_and_their_confidences():
         assert [list(one.heads) for one in mbr] == [
             row[:n] for row, n in zip(best, sizes, strict=True)
         ]
+        asked = parser.parse(SENTENCES, reward=softq.rewards.Attachment())
+        assert [one.heads for one in asked] == [one.heads for one in mbr]
     assert parser.parse([]) == []
 
 

@@ -197,6 +197,12 @@ def test_predictions_keep_the_order_and_sentences_may_be_empty():
         assert labels == [max(row, key=row.get) for row in rows]
         for row in rows:
             assert sum(row.values()) == pytest.approx(1, abs=1e-5)
+    weights = torch.arange(1.0, len(tagger.labels) + 1)
+    by_weight = tagger.predict(sentences, reward=softq.rewards.TokenReward.weighted(weights))
+    values = dict(zip(tagger.labels, weights.tolist(), strict=True))
+    for labels, rows in zip(by_weight, marginals, strict=True):
+        assert labels == [max(row, key=lambda one: row[one] * values[one]) for row in rows]
+    assert by_weight != mbr
     with pytest.raises(DataError, match="expected sentences of one word or more"):
         tagger([[]])
 

@@ -125,7 +125,8 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
     "classifier": (
         """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
 
-    Four sets that come with scikit-learn, each with a table of costs: the figure is the mean cost of a decision on held-out rows.
+    Four sets that come with scikit-learn, each with a table of costs, and three that come with empulse, if it is installed, whose costs
+    differ from row to row: the figure is the mean cost of a decision on held-out rows.
 
     **Examples**
 
@@ -143,6 +144,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
                 "Repeat the cross-validation this often, with other folds.",
                 min=1,
             ),
+            declare("rows", int, 10_000, "Use so many rows of each set at most.", min=100),
         ),
     ),
     "conformal": (
@@ -169,6 +171,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
             ),
             declare("sentences", int, 4000, "Train on so many sentences at most.", min=1),
             declare("splits", int, 20, "Split the development set so often.", min=1),
+            declare("most", int, 64, "Let a set of whole outputs hold so many at most.", min=1),
         ),
     ),
     "grid": (
@@ -231,7 +234,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
         ),
     ),
     "biaffine": (
-        """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
+        """Time the training of a neural parser with softq's trees against SuPar's in the same loop.
 
     SuPar is optional: `make bench` installs it.
 
@@ -251,6 +254,23 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
                 exists=True,
             ),
             _rounds(5),
+        ),
+    ),
+    "neural": (
+        """Time the training of neural taggers and parsers, and a chain and trees on an encoder of BERT-base's size.
+
+    Speed of the steps of `softq train ner|parsing --model neural`, the share of loss and decoding, gradients against a plain loop, and
+    what structured heads cost in the training of an encoder. The bars are those of an H200.
+
+    **Examples**
+
+    ```sh
+    softq bench neural  # the table, in minutes on a GPU
+    ```
+    """,
+        (
+            _rounds(5),
+            _DEVICE,
         ),
     ),
     "translation": (

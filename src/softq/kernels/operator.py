@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from softq.kernels.backend import use_kernels
 from softq.kernels.jit import as_array
+from softq.kernels.random import seed_tensor
 from softq.numerics import inner
 
 
@@ -276,6 +278,71 @@ class Operator:
         return tuple(
             each.unflatten(0, shape) if each.numel() or each.dim() > 1 else each for each in found
         ), (0,) * (1 + self.arity)
+
+
+def on_gpu(module: str, name: str) -> Callable[..., Any]:
+    """A function of ``softq.kernels.MODULE``, imported when it runs: Triton needs a GPU."""
+
+    def run(*given: Any) -> Any:
+        # Triton launches on the current device
+        with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
+            return getattr(import_module(f"softq.kernels.{module}"), name)(*given)
+
+    return run
+
+
+class Decoder:
+    """Best outputs and samples of a structure: on the GPU that has the scores, or on the CPU.
+
+    Args:
+        mode: ``mode(lengths, *scores, *flags)``, on the CPU.
+        sample: ``sample(lengths, *scores, *flags, count, generator)``, on the CPU.
+        module: of ``decode(found, seeds, lengths, *scores, *flags, sample)``, in `softq.kernels`:
+            it fills ``found [count, B, n]`` with samples by ``seeds [count, B]``, or the mode.
+        widest: scores whose last dimensions are larger are copied to the CPU.
+        root: 1 if there is one more node than tokens.
+
+    """
+
+    def __init__(
+        self,
+        mode: Callable[..., Tensor],
+        sample: Callable[..., Tensor],
+        module: str,
+        *,
+        widest: float = math.inf,
+        root: int = 0,
+    ) -> None:
+        self._cpu_mode, self._cpu_sample = mode, sample
+        self._gpu, self._widest, self._root = on_gpu(module, "decode"), widest, root
+
+    def _fits(self, scores: Tensor) -> bool:
+        return scores.is_cuda and max(scores.shape[2:]) <= self._widest
+
+    def mode(self, lengths: Tensor, scores: Tensor, *rest: Any) -> Tensor:
+        """Best outputs ``[B, n]``; 0 on padding."""
+        if not self._fits(scores):
+            return self._cpu_mode(lengths, scores, *rest)
+        return self.decode(lengths.unsqueeze(0), False, lengths, scores, *rest)[0]
+
+    def sample(self, lengths: Tensor, scores: Tensor, *rest: Any) -> Tensor:
+        """Independent samples ``[count, B, n]``, the same for the same seeds on either device."""
+        if not self._fits(scores):
+            return self._cpu_sample(lengths, scores, *rest)
+        *rest, count, generator = rest  # type: ignore[assignment]
+        seeds = seed_tensor(count * len(lengths), generator).reshape(count, len(lengths))
+        return self.decode(seeds.to(scores.device), True, lengths, scores, *rest)
+
+    @torch.no_grad()
+    def decode(
+        self, seeds: Tensor, sample: bool, lengths: Tensor, scores: Tensor, *rest: Any
+    ) -> Tensor:
+        """The same by the GPU's kernels."""
+        shape = (*seeds.shape, scores.shape[1] - self._root)
+        found = torch.zeros(shape, dtype=torch.int64, device=scores.device)
+        if found.numel():
+            self._gpu(found, seeds, lengths, scores, *rest, sample)
+        return found
 
 
 def _is_plain(tensor: Tensor) -> bool:

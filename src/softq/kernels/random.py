@@ -12,11 +12,15 @@ from softq.kernels.jit import jit
 Array = np.ndarray[Any, Any]
 
 
+def seed_tensor(size: int, generator: torch.Generator | None) -> torch.Tensor:
+    """One 64-bit seed per sample, where the generator is."""
+    device = generator.device if generator is not None else torch.device("cpu")
+    return torch.randint(-(2**63), 2**63 - 1, (size,), generator=generator, device=device)
+
+
 def draw_seeds(size: int, generator: torch.Generator | None) -> Array:
     """One 64-bit seed per sample, so that results do not depend on the number of threads."""
-    device = generator.device if generator is not None else torch.device("cpu")
-    seeds = torch.randint(-(2**63), 2**63 - 1, (size,), generator=generator, device=device)
-    return cast("Array", seeds.cpu().numpy().view(np.uint64))
+    return cast("Array", seed_tensor(size, generator).cpu().numpy().view(np.uint64))
 
 
 @jit

@@ -1,7 +1,8 @@
 """Pieces of Triton kernels that several of them share: sums and products of numbers or logarithms.
 
 As on the CPU (`softq.kernels.semiring`), a recursion runs on numbers and, for examples whose
-numbers leave the range in which products exist, once more on logarithms; ``LOG`` says which.
+numbers leave the range in which products exist, once more on logarithms; ``LOG`` says which. With
+``BEST`` in its place it runs on logarithms, and the largest term of a sum stands for the sum.
 """
 
 # The compiler reads a kernel's annotations as code and knows no Python types: kernels go without.
@@ -12,9 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+PLAIN, LOG, BEST = 0, 1, 2
+
 # Arguments that take any value: without this a kernel would be compiled again for 1 of them, and
 # for multiples of 16.
-SIZES = ("batch", "size", "labels", "nodes", "refs", "stretch")
+SIZES = ("batch", "size", "longest", "labels", "nodes", "refs", "stretch")
 
 
 @triton.jit
@@ -45,7 +48,7 @@ def times(a, b, LOG: tl.constexpr):  # noqa: N803
 @triton.jit
 def plus(a, b, LOG: tl.constexpr):  # noqa: N803
     """Compute a + b."""
-    return _log_add(a, b) if LOG else a + b
+    return tl.maximum(a, b) if LOG == 2 else _log_add(a, b) if LOG else a + b
 
 
 @triton.jit
@@ -59,7 +62,7 @@ def _log_add(a, b):
 @triton.jit
 def total(x, AXIS: tl.constexpr, LOG: tl.constexpr):  # noqa: N803
     """Sum a tile over an axis."""
-    return log_sum(x, AXIS) if LOG else tl.sum(x, axis=AXIS)
+    return tl.max(x, axis=AXIS) if LOG == 2 else log_sum(x, AXIS) if LOG else tl.sum(x, axis=AXIS)
 
 
 @triton.jit
@@ -114,3 +117,51 @@ def take_heads(
         place = found + head * nodes + node
         tl.store(place, tl.load(place, mask=is_word, other=0.0) - weight, mask=is_word)
     return tl.sum(taken, axis=0)
+
+
+@triton.jit
+def next_random(state):
+    """Advance a state of 64 bits; returns it and a number in [0, 1), the CPU's (`random`)."""
+    state += 0x9E3779B97F4A7C15
+    value = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB
+    value = value ^ (value >> 31)
+    return state, (value >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
+
+
+@triton.jit
+def load_seed(seeds):
+    """Load the state that a sample begins with."""
+    return tl.load(seeds).to(tl.uint64, bitcast=True)
+
+
+@triton.jit
+def pick(possible, at, first):
+    """Find the least choice that is possible; the first one where none is, as with NaN."""
+    found = tl.min(tl.where(possible, at, 2147483647), axis=0)
+    return tl.where(found == 2147483647, first, found)
+
+
+@triton.jit
+def choose(log_weight, at, first, state, SAMPLE: tl.constexpr):  # noqa: N803
+    """Choose the best of the choices ``at``, or one with probability ∝ exp(log_weight).
+
+    Returns it and the state of the random numbers.
+    """
+    top = tl.max(log_weight, axis=0)
+    if SAMPLE:
+        found, state = choose_mass(tl.exp(log_weight - finite(top)), at, first, state)
+    else:
+        found = pick(log_weight == top, at, first)
+    return found, state
+
+
+@triton.jit
+def choose_mass(mass, at, first, state):
+    """Choose one of ``at`` with probability in proportion to its mass."""
+    reached = tl.cumsum(mass, axis=0)
+    state, share = next_random(state)
+    # rounding may leave the threshold above the last sum: keep the last that is possible
+    last = tl.max(tl.where(mass > 0.0, at, first), axis=0)
+    beyond = (reached > share * tl.max(reached, axis=0)) & (mass > 0.0)
+    return pick(beyond | (at == last), at, first), state

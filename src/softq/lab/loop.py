@@ -22,7 +22,7 @@ from torch import Tensor
 from softq.errors import RunError, SoftqError, StoppedError
 from softq.lab.processes import Interrupts, Workers
 from softq.lab.recipe import Training, build
-from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, RunFolder, damaged
+from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, Curves, RunFolder, damaged
 from softq.lab.tensorboard import EventWriter
 from softq.metrics.counts import ExampleCounts
 
@@ -49,12 +49,14 @@ class Evaluation(NamedTuple):
         measures: what else was measured, for each model.
         outputs: predictions for the examples of the test set, as JSON can hold them; none where a
             run has several models.
+        curves: small tables for figures of the report (softq.lab.tasks.curves), of one model.
 
     """
 
     counts: Mapping[str, ExampleCounts]
     measures: Sequence[Mapping[str, float]]
     outputs: Sequence[Any] = ()
+    curves: Curves | None = None
 
 
 class Learner(Protocol):

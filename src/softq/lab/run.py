@@ -13,6 +13,7 @@ Everything one training leaves behind, written so that it can be killed at any m
 ``last.safetensors``    everything needed to resume: weights, optimizer, counters
 ``best.safetensors``    the model of the best development score
 ``counts.safetensors``  statistics of every example of dev and test, which metrics are functions of
+``curves.json``         calibration, sets with a guarantee, precision and recall, of tasks that have them
 ``outputs.jsonl``       predictions of the best model for the examples of the test set
 ``result.json``         the final scores; a run that has it is finished
 ======================  ====================================================================================
@@ -56,11 +57,12 @@ RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS, TRAINING = (
     "timings.jsonl",
     "training.jsonl",
 )
-LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
+LAST, BEST, NEXT_BEST, COUNTS, CURVES, OUTPUTS, RESULT = (
     "last.safetensors",
     "best.safetensors",
     "best.next.safetensors",
     "counts.safetensors",
+    "curves.json",
     "outputs.jsonl",
     "result.json",
 )
@@ -134,6 +136,63 @@ class ResultTable(_Facts):
     cells: list[ResultRow]
 
 
+class ReliabilityRow(TypedDict):
+    """Predictions of like confidence: `softq.calibration.ReliabilityBin`."""
+
+    confidence: float
+    accuracy: float
+    predictions: int
+
+
+class Reliability(TypedDict):
+    """How far probabilities agree with what is right; see `softq.calibration`."""
+
+    error: float
+    error_mass: float
+    brier: float
+    bins: list[ReliabilityRow]
+
+
+class SetsRow(TypedDict):
+    """Sets with a guarantee for this share of tokens, or of sentences; see `softq.conformal`."""
+
+    level: float
+    unit: str
+    coverage: float
+    size: float  # mean
+
+
+class WeightPoint(TypedDict):
+    """What decoding with an entity weight has on the test set, and its F1 on the development set."""
+
+    weight: float
+    precision: float | None  # of no prediction
+    recall: float | None
+    f1: float
+    dev_f1: float
+
+
+class PrecisionRecall(TypedDict):
+    """Points by entity weights, and that of the best F1 on the development set."""
+
+    chosen: WeightPoint
+    points: list[WeightPoint]
+
+
+class _PrecisionRecall(TypedDict, total=False):
+    precision_recall: PrecisionRecall  # of taggers of entities
+
+
+class Curves(_PrecisionRecall):
+    """``curves.json``: of one model, on the test set; see softq.lab.tasks.curves."""
+
+    choices: str  # what it chooses: labels, heads or classes
+    temperature: float  # fitted on the development set
+    before: Reliability  # temperature scaling
+    after: Reliability
+    sets: list[SetsRow]
+
+
 class EnvironmentTable(TypedDict):
     """``environment.json``."""
 
@@ -150,6 +209,7 @@ _TYPES: dict[str, tuple[Any, Any]] = {
     TIMINGS: (TimingRow, _Scores),
     TRAINING: (MetricsRow, _Scores),
     OUTPUTS: (OutputRow, Any),
+    CURVES: (Curves, Any),
     RESULT: (ResultTable, Any),
     ENVIRONMENT: (EnvironmentTable, Any),
 }
@@ -289,6 +349,11 @@ class RunFolder:
             raise RunError(
                 f"{self.path / COUNTS} is damaged ({error}); train the run again"
             ) from None
+
+    def curves(self) -> Curves | None:
+        """What a run keeps for figures; None where its task has none, or an older version ran."""
+        path = self.path / CURVES
+        return cast(Curves, read_json(path)) if path.is_file() else None
 
     def promote(self, name: str, to: str) -> None:
         """Move a file to the place of another, if it is there."""

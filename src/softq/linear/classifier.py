@@ -27,7 +27,6 @@ from softq.calibration import UNKNOWN, fit_temperature
 from softq.checks import check_tau
 from softq.errors import (
     DataError,
-    DataWarning,
     EstimatorError,
     OutputError,
     RewardError,
@@ -340,17 +339,9 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         distribution that was trained. Rows with a label unseen in `fit` are left out with a
         `DataWarning`.
         """
-        scores, right = self._scores(X), self.output_ids(X, y)
-        known = right != UNKNOWN
-        if not known.all():
-            warnings.warn(
-                f"{int((~known).sum())} of {len(right)} rows have a label that fit never saw and"
-                " are left out",
-                DataWarning,
-                stacklevel=2,
-            )
-        model = Categorical(torch.from_numpy(scores[known]))
-        self.temperature_ = fit_temperature([model], [torch.from_numpy(right[known])])
+        model = Categorical(torch.from_numpy(self._scores(X)))
+        right = torch.from_numpy(self.output_ids(X, y))
+        self.temperature_ = fit_temperature([model], [right])
         return self
 
     def output_ids(self, X: Any, y: Any) -> Array:
@@ -372,7 +363,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     def predict(self, X: Any, rewards: Any = None) -> Array:
         """The class of the highest expected reward for each row, ``[n]``; None to abstain.
 
-        ``rewards`` is as in `expected_reward`. After a `fit` with a table for each row it may be
+        ``rewards`` is as in `expected_reward`: other rewards than those of training, which need no
+        new training. After a `fit` with a table for each row it may be
         left out with ``"raml"`` and ``"sqdml"``: then the prediction is the most probable class of
         the model's distribution, which has learned from the rewards of rows like these.
         """
@@ -398,8 +390,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     def expected_reward(self, X: Any, rewards: Any = None) -> Array:
         """E[r(k, Y)|x], the expected reward of each decision, ``[n, K]`` in ``classes_``' order.
 
-        With ``rewards [n, K, K]``, by a table for each row; a model that was fitted with such
-        tables needs them.
+        With ``rewards``, by another table ``[K, K]``, or one for each row, ``[n, K, K]``; a model
+        that was fitted with a table for each row needs them.
 
         The model's distribution is solved for P(y|x) by the equation of its objective. ML's is
         P(y|x), RAML's is Q' (eq. 16), and SQDML's satisfies τ log Q(k|x) = E[r(k, Y)|x] - c(x)
@@ -479,7 +471,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     def _tables(self, rewards: Any, rows: int) -> tuple[Array, Array]:
         """The table, or the table for each row, of the decisions and of training."""
         if rewards is not None:
-            shape = rows, len(self.classes_), len(self.classes_)
+            shape: tuple[int, ...] = rows, len(self.classes_), len(self.classes_)
+            shape = shape[1:] if _is_flat(rewards) else shape
             earned = _checked("rewards", rewards, shape, self.classes_)
             return earned, earned if self.reward_ is None else self.reward_
         if self.reward_ is None:
@@ -696,6 +689,14 @@ def _named_reward(name: str, classes: Array) -> Array:
     values = classes.astype(np.float64)
     away = np.abs(values[:, None] - values)
     return np.asarray(-away if name == "absolute" else -(away**2))
+
+
+def _is_flat(rewards: Any) -> bool:
+    """Whether rewards are one table for all rows, by their first entry."""
+    if hasattr(rewards, "ndim"):
+        return bool(rewards.ndim == 2)
+    first = next(iter(rewards), None) if isinstance(rewards, Iterable) else None
+    return isinstance(first, Iterable) and not isinstance(next(iter(first), ()), Iterable)
 
 
 def _what_is_wrong(values: Any) -> str:

@@ -386,10 +386,8 @@ class DependencyParser(SavedEstimator):
     def _is_possible(self, output: Array) -> bool:
         return self._fitted().spanning or is_projective(output)
 
-    def _distributions(
-        self, model: Parser, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        return model.trees(model.index.encode(self._sentences(X)).take(kept))
+    def _distributions(self, model: Parser, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        return model.trees(model.index.encode(self._sentences(X)))
 
     def _parse(
         self, sentences: list[TreeSentence], reward: PartReward | None = None

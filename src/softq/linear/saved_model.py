@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from softq.calibration import UNKNOWN, fit_temperature
-from softq.errors import DataError, DataWarning, EstimatorError
+from softq.calibration import UNKNOWN, batch_of, fit_temperature
+from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import check_format, mapping, notes_in, read_tensors, refusing
 from softq.lab.run import BEST, write_atomically
 from softq.linear.estimator_inputs import CheckedOptions, plain
@@ -136,22 +134,11 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
 
         """
         model = replace(self._fitted(), temperature=1.0)
-        outputs = self.output_ids(X, y)
-        possible = np.array([self._is_possible(output) for output in outputs], bool)
-        if not possible.all():
-            warnings.warn(
-                f"{int((~possible).sum())} of {len(outputs)} sentences have an output that the"
-                " model cannot give and are left out",
-                DataWarning,
-                stacklevel=2,
-            )
-        kept = np.flatnonzero(possible)
+        outputs = self.whole_outputs(X, y)
         models, right = [], []
-        for batch, space in self._distributions(model, X, kept):
+        for numbers, space in self._distributions(model, X):
             models.append(space)
-            right.append(
-                pad_sequence([self._outputs(outputs[kept[i]]) for i in batch], batch_first=True)
-            )
+            right.append(batch_of(outputs, numbers, space))
         self._keep(replace(model, temperature=fit_temperature(models, right)))
         return self
 
@@ -166,17 +153,34 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
         """Probabilities ``[n, K]`` of the labels of each token, or of the heads of each word."""
         raise NotImplementedError
 
-    def _outputs(self, ids: Array) -> Tensor:
-        """One of `output_ids` as an output of the model's distribution."""
-        return torch.from_numpy(ids)
+    def whole_outputs(self, X: Any, y: Any = None) -> list[Array]:
+        """The same as the model's distribution takes them; all -1 of one that it cannot give."""
+        return [
+            self._as_output(ids) if self._is_possible(ids) else np.full_like(ids, UNKNOWN)
+            for ids in self.output_ids(X, y)
+        ]
+
+    def named(self, output: Sequence[int]) -> list[Any]:
+        """The labels or heads of an output of the model's distribution."""
+        names = getattr(self, "classes_", None)
+        return list(output) if names is None else [names[k] for k in output]
+
+    def _as_output(self, ids: Array) -> Array:
+        """One of `output_ids`, which is possible, as an output of the model's distribution."""
+        return ids
+
+    def output_distributions(self, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        """Distributions over label sequences or trees, in batches of like length: ``(numbers, p)``.
+
+        ``numbers`` are the places in X of the sentences of ``p``.
+        """
+        return self._distributions(self._fitted(), X)
 
     def _is_possible(self, output: Array) -> bool:
-        return bool((output != UNKNOWN).all())
+        """Whether the model has such an output, if it knows all labels in it."""
+        return True
 
-    def _distributions(
-        self, model: Any, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        """Distributions of these sentences by the model, with their places among ``kept``."""
+    def _distributions(self, model: Any, X: Any) -> Iterator[tuple[Array, Distribution]]:
         raise NotImplementedError
 
     # --- on the disk ----------------------------------------------------------------------------

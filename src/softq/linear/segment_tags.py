@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from softq.calibration import UNKNOWN
 from softq.errors import DataError, DataWarning
 from softq.formats.tags import OUTSIDE, Scheme, every_tag, segments_of_tags, tags_of_segments
 from softq.rewards import SegmentAccuracy
@@ -90,6 +91,11 @@ class SegmentTags:
         """Shape of the scores of neighbouring types with those of lengths below, ``[C + L, C]``."""
         return len(self.kinds) + self.longest, len(self.kinds)
 
+    @property
+    def cells(self) -> int:
+        """Numbers that a distribution has for each token."""
+        return self.longest * len(self.kinds)
+
     @cached_property
     def _columns(self) -> Tensor:
         """The tags of a first, inner, last and only word of each type, ``[4, C]``."""
@@ -156,6 +162,14 @@ class SegmentTags:
             for reference in found
         ]
         return pack_segments(rows, len(self.kinds)).tokens.reshape(references.shape)
+
+    def output(self, labels: Array) -> Array:
+        """The output of the ids ``[n]`` of a sentence's labels; all -1 where one is unknown."""
+        if (labels == UNKNOWN).any():
+            return np.full_like(labels, UNKNOWN)
+        sizes = torch.tensor([len(labels)])
+        found: Array = self.read(torch.from_numpy(labels)[None, None], sizes)[0, 0].numpy()
+        return found
 
     def warn_of_cuts(self, references: Sequence[Array], weights: Sequence[Array]) -> None:
         """Warn of entities in references ``[R, n]`` that are longer than a segment."""

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from softq.annotators.reliability import AnnotatorRow, WeightModel, reliability_of
 from softq.annotators.truth import Posterior
@@ -547,16 +546,19 @@ class CRFTagger(SavedEstimator):
         """Probabilities ``[n, K]`` of ``classes_`` for the tokens of each sentence."""
         return list(self._fitted().marginals(self.features(X)))
 
-    def _distributions(
-        self, model: Tagger, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        return model.chains(self.features(X).take(kept))
+    def _distributions(self, model: Tagger, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        return model.chains(self.features(X))
 
-    def _outputs(self, ids: Array) -> Tensor:
+    def named(self, output: Sequence[int]) -> list[str]:
+        """The labels of an output of the model's distribution."""
         segments: SegmentTags | None = self._fitted().segments
         if segments is None:
-            return super()._outputs(ids)
-        return segments.read(torch.from_numpy(ids)[None, None], torch.tensor([len(ids)]))[0, 0]
+            return super().named(output)
+        return segments.written(torch.tensor([output]), torch.tensor([len(output)]))[0]
+
+    def _as_output(self, ids: Array) -> Array:
+        segments: SegmentTags | None = self._fitted().segments
+        return ids if segments is None else segments.output(ids)
 
     def features(self, X: Any) -> FeatureMatrix:
         """Features of sentences, to decode them more than once."""

@@ -246,7 +246,7 @@ class CRFObjective:
         table, pairs = torch.from_numpy(transitions).requires_grad_(), np.zeros_like(transitions)
         found = self._differences[: scores.size].reshape(scores.shape)
         for batch, places, real in token_batches(
-            self._lengths, self._lengths * transitions.size, _SEGMENT_CELLS
+            self._lengths, self._lengths * segments.cells, _SEGMENT_CELLS
         ):
             tags = torch.from_numpy(scores[places]).double().requires_grad_()
             lengths = torch.from_numpy(self._lengths[batch])
@@ -310,12 +310,9 @@ class CRFSettings:
         if isinstance(references, Posterior):
             labels, entropy = references.labels.astype(np.float32), float(references.entropy.sum())
             return CorpusTarget(labels, references.pairs.sum(0), entropy)
-        forbidden = Forbidden.by(
-            self.scheme if self.constraints in ("target", "model") else None, self.labels
-        )
-        return corpus_target(
-            self.objective, references, forbidden, self.tau, self.reward, self.segments
-        )
+        scheme = self.scheme if self.constraints in ("target", "model") else None
+        allowed = self.segments or Forbidden.by(scheme, self.labels)
+        return corpus_target(self.objective, references, allowed, self.tau, self.reward)
 
     @property
     def forbidden(self) -> Forbidden:

@@ -6,7 +6,6 @@ chain scores.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.features.matrix import batches_of_like_lengths
-from softq.linear.segment_tags import SegmentTags
+from softq.linear.segment_tags import Expected, SegmentTags
 from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import Constraints, ObjectiveName
 from softq.options import LabelDecoding as Decoding
@@ -76,11 +75,33 @@ class Forbidden(NamedTuple):
         )
         return cls(*(torch.where(table.bool(), 0.0, -torch.inf).double() for table in allowed))
 
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Shape of the scores of neighbouring labels, ``[K, K]``."""
+        return len(self.first), len(self.first)
+
+    @property
+    def cells(self) -> int:
+        """Numbers that a distribution has for each token."""
+        return len(self.first)
+
+    def read(self, references: Tensor, lengths: Tensor) -> Tensor:
+        """Outputs of chains are ids of labels."""
+        return references
+
+    def expected(self, labels: Tensor, pairs: Tensor) -> Expected:
+        """What a corpus needs of expected labels ``[B, n, K]`` and neighbours of each token."""
+        return Expected(labels, pairs.sum((0, 1)))
+
     def space(self, count: int, lengths: Tensor) -> Chain:
         """The label sequences of ``count`` sentences that are allowed, all with the score 0."""
         return self.chain(
             torch.zeros(count, int(lengths.max()), len(self.first), dtype=torch.float64), lengths
         )
+
+    def distribution(self, tags: Tensor, table: Tensor, lengths: Tensor) -> Chain:
+        """`chain`, as `SegmentTags` has it."""
+        return self.chain(tags, lengths, table)
 
     def chain(self, emissions: Tensor, lengths: Tensor, transitions: Tensor | None = None) -> Chain:
         """The chain with these scores, in float64 or float32, in which only what is allowed is possible; emissions are written to."""
@@ -172,15 +193,14 @@ class CorpusTarget(NamedTuple):
 def corpus_target(
     objective: ObjectiveName,
     references: References,
-    forbidden: Forbidden,
+    allowed: Forbidden | SegmentTags,
     tau: float | None = None,
     reward: PartReward | None = None,
-    segments: SegmentTags | None = None,
 ) -> CorpusTarget:
     """The exact target of a corpus (eq. 2, 16 or 15), on the label sequences that are not forbidden.
 
-    Of ``segments`` it is on all ways to cut the sentences into them. A label that one of several
-    annotators left out is the one that has most of the weight there.
+    Or on all ways to cut the sentences into segments. There a label that one of several annotators
+    left out is the one that has most of the weight.
 
     Without forbidden neighbours the targets of RAML and SQDML factorise over tokens; with them they are chains, and their expectations come
     from forward-backward (Appendix D.2.2). Both are `softq.ml`, `softq.raml` and `softq.sqdml` themselves, in batches of like lengths.
@@ -190,32 +210,30 @@ def corpus_target(
     array([[0.73, 0.27],
            [0.27, 0.73]], dtype=float32)
     """
-    classes = len(forbidden.first)
+    classes = len(allowed.first) if isinstance(allowed, Forbidden) else len(allowed.labels)
     lengths = np.array([labels.shape[1] for labels in references.labels], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     unary = np.empty((int(starts[-1]), classes), np.float32)
-    pairs = torch.zeros(segments.table_shape if segments else (classes,) * 2, dtype=torch.float64)
+    hard = objective == "ml" or isinstance(allowed, SegmentTags)
+    pairs = torch.zeros(allowed.table_shape, dtype=torch.float64)
     entropy = 0.0
     copies = np.array([len(labels) for labels in references.labels], np.int64)
-    cells = lengths * (math.prod(pairs.shape) if segments else classes)
-    for batch in batches_of_like_lengths(lengths, cells, _TARGET_CELLS, copies):
+    for batch in batches_of_like_lengths(lengths, lengths * allowed.cells, _TARGET_CELLS, copies):
         sizes = torch.from_numpy(lengths[batch])
         refs, weights = _padded(references, batch, int(sizes.max()))
         _check_range(refs, weights, classes, batch)
-        space = (segments or forbidden).space(len(batch), sizes)
+        space = allowed.space(len(batch), sizes)
         if bool((refs == UNLABELLED).any()):
-            refs = _filled(refs, weights, classes, hard=objective == "ml" or segments is not None)
-        if segments is not None:
-            refs = segments.read(refs, sizes)
-        elif objective == "ml":
+            refs = _filled(refs, weights, classes, hard=hard)
+        refs = allowed.read(refs, sizes)
+        if objective == "ml":
             _check_allowed(space, refs, weights, batch)
         target = target_of(objective, space, refs, tau, reward, ref_weights=weights)
-        parts = target.expected_parts(space)
-        labels, neighbours = segments.expected(*parts) if segments else parts
+        labels, table = allowed.expected(*target.expected_parts(space))
         entropy += float(
             target.component_entropy().sum() if objective != "ml" else target.entropy().sum()
         )
-        pairs += neighbours if segments else neighbours.sum((0, 1))
+        pairs += table
         for row, sentence in enumerate(batch):
             unary[starts[sentence] : starts[sentence + 1]] = labels[
                 row, : lengths[sentence]
@@ -386,7 +404,7 @@ class Tagger:
                 f"expected features of the tagger's own index, which has {self.index.size} columns,"
                 f" got {matrix.size}"
             )
-        segments, forbidden = self.segments, Forbidden.by(self.scheme, self.labels)
+        space = self.segments or Forbidden.by(self.scheme, self.labels)
         transitions = torch.from_numpy(self.transitions)
         scores = kernels.emissions(
             matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels)
@@ -396,15 +414,11 @@ class Tagger:
                 "the scores of labels are not finite: the weights of the tagger, or values of"
                 " features, are too large or damaged"
             )
-        cells = matrix.lengths * (transitions.numel() if segments else len(self.labels))
+        cells = matrix.lengths * space.cells
         for batch, places, real in token_batches(matrix.lengths, cells, _BATCH_CELLS):
             lengths = torch.from_numpy(matrix.lengths[batch])
             emissions = torch.from_numpy(np.where(real[..., None], scores[places], np.float32(0.0)))
-            found: Chain | SemiMarkov
-            if segments is not None:
-                found = segments.distribution(emissions, transitions, lengths)
-            else:
-                found = forbidden.chain(emissions, lengths, transitions)
+            found = space.distribution(emissions, transitions, lengths)
             yield batch, at_temperature(found, self.temperature)
 
     def decode(

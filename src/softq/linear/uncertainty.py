@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from softq.calibration import CalibrationScores, calibration_scores
-from softq.conformal import ConformalSets, Score, Unit, coverage
+from softq.calibration import CalibrationScores, batch_of, calibration_scores
+from softq.conformal import ConformalSets, OutputSet, Score, SequenceSets, Unit, coverage
+from softq.errors import EstimatorError
+from softq.linear.saved_model import SavedEstimator
 from softq.metrics import Interval
 
 
@@ -45,7 +47,7 @@ class EstimatorSets(NamedTuple):
     """
 
     estimator: Estimator
-    sets: ConformalSets
+    sets: ConformalSets | SequenceSets
 
     @classmethod
     def calibrate(
@@ -55,8 +57,9 @@ class EstimatorSets(NamedTuple):
         y: Any = None,
         alpha: float = 0.1,
         *,
-        score: Score = "lac",
-        unit: Unit = "token",
+        score: Score | None = None,
+        unit: Unit | Literal["sequence"] = "token",
+        most: int = 64,
     ) -> EstimatorSets:
         """Learn the thresholds from data that the estimator was not trained on.
 
@@ -65,8 +68,12 @@ class EstimatorSets(NamedTuple):
             X: inputs, as in its ``fit``.
             y: one right output for each.
             alpha: largest share of misses.
-            score: see `softq.conformal.ConformalSets`.
-            unit: what is guaranteed, see there.
+            score: see `softq.conformal.ConformalSets`; None: ``"lac"``, and ``"adaptive"`` of whole
+                sequences.
+            unit: what is guaranteed, see there; ``"sequence"``: sets of whole label sequences or
+                trees (`softq.conformal.SequenceSets`), each of which holds the right one with
+                probability at least 1 - alpha.
+            most: most sequences or trees in such a set.
 
         >>> from softq import CRFTagger
         >>> X, y = [["Ann", "met", "Bob"]] * 40, [["PER", "O", "PER"]] * 40
@@ -74,28 +81,66 @@ class EstimatorSets(NamedTuple):
         >>> sets = EstimatorSets.calibrate(tagger, X[20:], y[20:], alpha=0.1)
         >>> sets.predict([["Ann", "met", "Bob"]])
         [[['PER'], ['O'], ['PER']]]
+        >>> whole = EstimatorSets.calibrate(tagger, X[20:], y[20:], alpha=0.1, unit="sequence")
+        >>> whole.predict([["Ann", "met", "Bob"]])[0].outputs
+        [['PER', 'O', 'PER']]
 
         """
-        probabilities, right = estimator.output_probabilities(X), estimator.output_ids(X, y)
-        return cls(
-            estimator,
-            ConformalSets.calibrate(probabilities, right, alpha, score=score, unit=unit),
-        )
+        if unit != "sequence":
+            table, right = estimator.output_probabilities(X), estimator.output_ids(X, y)
+            return cls(
+                estimator,
+                ConformalSets.calibrate(table, right, alpha, score=score or "lac", unit=unit),
+            )
+        of_sequences = _of_sequences(estimator)
+        batches = list(of_sequences.output_distributions(X))
+        right = of_sequences.whole_outputs(X, y)
+        outputs = [batch_of(right, numbers, model) for numbers, model in batches]
+        models = (model for _, model in batches)
+        rule = SequenceSets.calibrate(models, outputs, alpha, score=score or "adaptive", most=most)
+        return cls(estimator, rule)
 
     def predict(self, X: Any) -> list[Any]:
-        """The set of each row, token or word: a list of labels, or of heads (0 is the root)."""
+        """The set of each row, token or word: a list of labels, or of heads (0 is the root).
+
+        With ``unit="sequence"`` the set of each sentence, an `softq.conformal.OutputSet`.
+        """
         found = self._found(X)
         names = getattr(self.estimator, "classes_", None)
 
-        def of(table: Any) -> list[Any]:
-            rows = [np.flatnonzero(row).tolist() for row in table]
-            return rows if names is None else [[names[k] for k in row] for row in rows]
+        def named(places: Any) -> list[Any]:
+            return list(places) if names is None else [names[k] for k in places]
+
+        def of(table: Any) -> Any:
+            if isinstance(table, OutputSet):
+                return table._replace(
+                    outputs=[*map(_of_sequences(self.estimator).named, table.outputs)]
+                )
+            return [named(np.flatnonzero(row).tolist()) for row in table]
 
         return of(found) if isinstance(found, np.ndarray) else [of(table) for table in found]
 
     def coverage(self, X: Any, y: Any = None, *, unit: Unit = "token") -> Interval:
         """Share of right outputs that the sets hold (`softq.conformal.coverage`)."""
-        return coverage(self._found(X), self.estimator.output_ids(X, y), unit=unit)
+        if isinstance(self.sets, ConformalSets):
+            right = self.estimator.output_ids(X, y)
+        else:
+            right = _of_sequences(self.estimator).whole_outputs(X, y)
+        return coverage(self._found(X), right, unit=unit)
 
     def _found(self, X: Any) -> Any:
-        return self.sets.predict(self.estimator.output_probabilities(X))
+        if isinstance(self.sets, ConformalSets):
+            return self.sets.predict(self.estimator.output_probabilities(X))
+        found: dict[int, OutputSet] = {}
+        for numbers, model in _of_sequences(self.estimator).output_distributions(X):
+            found |= zip(numbers.tolist(), self.sets.predict([model]), strict=True)
+        return [found[number] for number in sorted(found)]
+
+
+def _of_sequences(estimator: Any) -> SavedEstimator:
+    if not isinstance(estimator, SavedEstimator):
+        raise EstimatorError(
+            f"unit='sequence' is for taggers and parsers, got a {type(estimator).__name__}, whose"
+            " outputs are classes: take unit='token'"
+        )
+    return estimator

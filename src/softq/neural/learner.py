@@ -30,9 +30,10 @@ from softq.neural.modules.sequence import Inputs, SequenceModel
 from softq.neural.neighbours import NeighbourReferences
 from softq.neural.perplexity import perplexity
 from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
+from softq.neural.recorded_steps import matrix_precision
 from softq.neural.target_maker import recipe_targets
 from softq.neural.text_generator import load_parameters
-from softq.neural.training_steps import Batch, TrainingSteps, matrix_precision
+from softq.neural.training_steps import Batch, TrainingSteps
 from softq.samplers import CandidateStream
 from softq.sentences import Sentences
 from softq.spaces import Candidates

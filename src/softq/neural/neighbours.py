@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from softq.checks import check_count
 from softq.errors import DataError, DtypeError, SamplerError, ShapeError
 from softq.neural.examples import Examples
-from softq.neural.training_steps import matrix_precision
+from softq.neural.recorded_steps import matrix_precision
 from softq.spaces import Candidates
 
 _SCORES = 1 << 25  # cosines that are held at a time, whatever the number of vectors

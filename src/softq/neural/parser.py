@@ -19,7 +19,7 @@ from softq.formats.file_checks import mapping, string_list
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
 from softq.neural.modules.biaffine import Biaffine, Views
-from softq.neural.modules.word_encoder import WordEncoder, begin
+from softq.neural.modules.word_encoder import WordEncoder
 from softq.neural.parser_settings import ParserSettings
 from softq.neural.parsing import NeuralParser
 from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
@@ -206,7 +206,11 @@ class BiaffineParser(NeuralParser):
             settings.relation_size,
         )
         if self.biaffine.arc.weight.device.type != "meta":
-            begin(self, torch.Generator().manual_seed(seed % 2**63))
+            with torch.random.fork_rng([]):  # layers take what torch gives them, by a seed
+                torch.manual_seed(seed % 2**63)
+                for part in self.modules():
+                    if isinstance(part, (nn.Embedding, nn.Conv1d, nn.LSTM, nn.Linear)):
+                        part.reset_parameters()
             self.biaffine.begin()
 
     def take_vectors(self, vectors: WordVectors) -> int:
@@ -245,7 +249,7 @@ class BiaffineParser(NeuralParser):
         words, encoder = batch.words, self.encoder
         kinds = [
             encoder.of_words(words.words),
-            functional.leaky_relu(encoder.of_letters(words), 0.1)[words.forms],
+            functional.leaky_relu(encoder.of_letters(words), 0.1),
             *(table(ids) for table, ids in zip(self.tags, batch.tags, strict=True)),
         ]
         share = self.settings.input_dropout

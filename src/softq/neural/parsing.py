@@ -17,9 +17,10 @@ from softq.neural.saved_module import SavedModule
 from softq.neural.tagging import EncodedSentences, SentenceBatch, as_batch
 from softq.neural.words import Array
 from softq.options import TreeDecoding
+from softq.rewards import PartReward
 from softq.spaces import ProjectiveTree, SpanningTree
 
-_AT_ONCE = 1 << 18  # arcs of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 21}  # arcs of a batch to predict for, padding too
 
 
 class NeuralParser(SavedModule):
@@ -77,25 +78,39 @@ class NeuralParser(SavedModule):
         decoding: TreeDecoding | None = None,
         *,
         confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
         """Trees of sentences, with the marginal probability of each head if ``confidences``.
 
         By default the most probable tree (``"mode"``); ``"mbr"``, the one of the most right heads
-        to be expected.
+        to be expected. With a reward over arcs, the tree that is expected to earn most of it.
         """
-        encoded = self.encode(sentences)
-        return self.parse_encoded(encoded, decoding or self.decoding, confidences=confidences)
+        return self.parse_encoded(
+            self.encode(sentences),
+            decoding or self.decoding,
+            confidences=confidences,
+            reward=reward,
+        )
 
     def parse_encoded(
-        self, encoded: EncodedSentences, decoding: TreeDecoding, *, confidences: bool = False
+        self,
+        encoded: EncodedSentences,
+        decoding: TreeDecoding,
+        *,
+        confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
         """The same of sentences of `encode`."""
         found = [Parse((), (), ()) for _ in encoded.lengths]
         names = self.relations
-        for batch, tree, views in self._distributions(encoded):
-            heads = tree.mode() if decoding == "mode" else tree.mbr()
-            sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
+        for batch, tree, views in self.distributions(encoded):
+            searched = decoding == "mode" and reward is None
+            heads = tree.mode() if searched else tree.mbr(reward)
             best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
+            sure: list[list[float]] = []
+            if confidences:
+                own = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1))
+                sure = own.squeeze(1).tolist()
             for row, (sentence, tops) in enumerate(
                 zip(batch.tolist(), heads.tolist(), strict=True)
             ):
@@ -107,11 +122,11 @@ class NeuralParser(SavedModule):
                 )
         return found
 
-    def _distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any, Views]]:
+    def distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any, Views]]:
         """Sentences in batches of like length, their distributions and views."""
-        lengths = encoded.lengths
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
         with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, most):
                 yield batch, *self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

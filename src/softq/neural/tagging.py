@@ -24,7 +24,7 @@ from softq.spaces import Chain, Independent, SemiMarkov
 
 LabelDistribution = Chain | Independent | SemiMarkov
 
-_AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 16}  # words of a batch to predict for, padding too
 
 
 @runtime_checkable
@@ -130,14 +130,19 @@ class NeuralTagger(SavedModule):
     # --- predictions ------------------------------------------------------------------------------
 
     def predict(
-        self, sentences: Sequence[Sequence[str]], decoding: LabelDecoding | None = None
+        self,
+        sentences: Sequence[Sequence[str]],
+        decoding: LabelDecoding | None = None,
+        *,
+        reward: PartReward | None = None,
     ) -> list[list[str]]:
         """Labels of each sentence, one of which may be empty.
 
         By default the most probable sequence (``"viterbi"``); ``"mbr"``, the most right labels to
-        be expected.
+        be expected. With a reward over labels, or segments, those that are expected to earn most of
+        it.
         """
-        return self.decode(self.encode(sentences), decoding or self.decoding)
+        return self.decode(self.encode(sentences), decoding or self.decoding, reward)
 
     def predict_marginals(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, float]]]:
         """Probabilities of all labels at each token of each sentence."""
@@ -155,7 +160,7 @@ class NeuralTagger(SavedModule):
         """Labels of each sentence of `encode`; with a reward, those that earn most."""
         lengths = torch.from_numpy(encoded.lengths)
         found: list[list[str]] = [[] for _ in lengths]
-        for batch, p in self._distributions(encoded):
+        for batch, p in self.distributions(encoded):
             searched = decoding == "viterbi" and reward is None
             best = p.mode() if searched else p.mbr(reward)
             names = written(best, lengths[batch], self.labels, self.segments)
@@ -167,17 +172,17 @@ class NeuralTagger(SavedModule):
         """Probabilities of labels ``[n, K]`` for each sentence of `encode`."""
         lengths = encoded.lengths
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in lengths]
-        for batch, p in self._distributions(encoded):
+        for batch, p in self.distributions(encoded):
             tables = label_marginals(p, self.segments).cpu().numpy()
             for sentence, row in zip(batch.tolist(), tables, strict=True):
                 found[sentence] = row[: lengths[sentence]]
         return found
 
-    def _distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any]]:
+    def distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any]]:
         """Sentences in batches of like length, and their distributions."""
-        lengths = encoded.lengths
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
         with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, lengths, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, lengths, most):
                 yield batch, self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

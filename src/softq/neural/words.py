@@ -259,14 +259,24 @@ class EncodedWords(NamedTuple):
         return WordBatch(packing, *(torch.from_numpy(np.ascontiguousarray(t)) for t in tensors))
 
 
-def like_lengths(lengths: Array, size: int, random: np.random.Generator) -> list[Array]:
+def like_lengths(
+    lengths: Array, size: int, random: np.random.Generator, *, words: int = 0
+) -> list[Array]:
     """Numbers of sentences in batches of about ``size`` of about one length.
 
-    Chance decides among sentences of nearly one length; batches come from the longest on.
+    With ``words``, batches have about so many words instead. Chance decides among sentences of
+    nearly one length; batches come from the longest on.
 
     >>> lengths = np.array([9, 1, 8, 2, 2])
     >>> [sorted(batch.tolist()) for batch in like_lengths(lengths, 2, np.random.default_rng(0))]
     [[0, 2], [3, 4], [1]]
+    >>> [sorted(batch.tolist()) for batch in like_lengths(lengths, 0, np.random.default_rng(0), words=9)]
+    [[0], [1, 2, 3, 4]]
     """
     order = np.argsort(-(lengths + 0.9 * random.random(len(lengths))), kind="stable")
-    return np.array_split(order, -(-len(order) // size))
+    if not words:
+        return np.array_split(order, -(-len(order) // size))
+    so_far = lengths[order].cumsum()
+    count = max(round(int(so_far[-1]) / words), 1)
+    batch = (so_far - 1) * count // so_far[-1]
+    return np.split(order, np.flatnonzero(np.diff(batch)) + 1)

@@ -45,8 +45,7 @@ class Chain(Recursion, LabelSequence):
 
     transitions: Tensor
     _operator = chain.OPERATOR
-    _best = staticmethod(chain.cpu.mode)
-    _sampled = staticmethod(chain.cpu.sample)
+    _decoder = chain.DECODER
     _several = staticmethod(kbest.topk)
     _widest_on_gpu = chain.MOST_LABELS_ON_GPU
 

@@ -61,6 +61,8 @@ class Distribution(Space, Component):
     """The reward that is meant where none is given."""
     independent_tokens: ClassVar[bool] = False
     """Whether the score is a sum over tokens whose choices do not depend on each other."""
+    _feasible: bool = False
+    """Whether some output is known to be possible."""
     has_kernel: bool = False
     """Whether ``fused_loss`` computes a loss and its gradient in one sweep (see `Recursion`)."""
 
@@ -226,7 +228,9 @@ class Distribution(Space, Component):
         (0, 1)
         """
         self._check_feasible("decode")
-        return self.with_scores(self.expected_rewards(reward)).mode()
+        space = self.with_scores(self.expected_rewards(reward))
+        space._feasible = True  # as this one is: the same outputs are forbidden
+        return space.mode()
 
     def expected_rewards(self, reward: PartReward | None = None) -> Tensor:
         """What each local part is expected to earn, shaped like ``scores``: E[r(part, y)]."""
@@ -444,7 +448,10 @@ class Distribution(Space, Component):
 
     @torch.no_grad()
     def _check_feasible(self, wish: str) -> None:
-        if (place := first_true(self.log_partition == -math.inf)) is not None:
+        if (
+            not self._feasible
+            and (place := first_true(self.log_partition == -math.inf)) is not None
+        ):
             raise InfeasibleError(
                 f"nothing to {wish}: the -inf scores of example {place} forbid every output"
             )

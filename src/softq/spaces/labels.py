@@ -150,6 +150,8 @@ class Independent(Factorised, LabelSequence):
         return before.unsqueeze(-1) * after.unsqueeze(-2)
 
     def _topk(self, k: int) -> tuple[Tensor, Tensor]:
+        if self.scores.is_cuda:  # where modes need no copy of the scores
+            return super()._topk(k)
         # Of the k best no position has a label beyond its own k best: a chain of few labels.
         scores, labels = self.flat(self.scores).topk(min(k, self.scores.shape[-1]), -1)
         joined = scores.new_zeros(1, 1, scores.shape[-1], scores.shape[-1])

@@ -10,23 +10,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from softq.kernels.operator import Expected, Operator
+from softq.kernels.operator import Decoder, Expected, Operator
 from softq.spaces.distribution import Distribution
 
 
 class Recursion(Distribution):
     """A distribution that a kernel sums over: loss and gradient come out of one sweep.
 
-    A structure names its operator, its decoder and its sampler, and supplies `_arguments`.
+    A structure names its operator and its decoder, and supplies `_arguments`.
     """
 
     _operator: ClassVar[Operator]
-    _best: ClassVar[Callable[..., Tensor]]
-    _sampled: ClassVar[Callable[..., Tensor]]
+    _decoder: ClassVar[Decoder]
     _several: ClassVar[Callable[..., tuple[Tensor, Tensor]] | None] = None
     """Decoder of the k best, if there is one of its own."""
     _widest_on_gpu: ClassVar[float] = math.inf
-    """Size of the last dimension of the scores up to which there is a GPU kernel."""
+    """Size up to which the scores' dimensions behind that of tokens have a GPU kernel."""
     _flags: tuple[bool, ...] = ()
     """Options of the operator."""
 
@@ -60,7 +59,8 @@ class Recursion(Distribution):
 
     @property
     def has_kernel(self) -> bool:  # type: ignore[override]
-        return not self.scores.is_cuda or self.scores.shape[-1] <= self._widest_on_gpu
+        sizes = self.scores.shape[len(self.batch_shape) + 1 :]
+        return not self.scores.is_cuda or max(sizes) <= self._widest_on_gpu
 
     def fused_loss(self, expected: Expected) -> Tensor:
         """Log Z - <E_target[parts], scores>, ``[*B]``."""
@@ -68,15 +68,15 @@ class Recursion(Distribution):
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")
-        best = self._best(*self._arguments(), *self._flags)
+        best = self._decoder.mode(*self._arguments(), *self._flags)
         return best.reshape(self.batch_shape + self.event_shape)
 
     def _topk(self, k: int) -> tuple[Tensor, Tensor]:
-        if self._several is None:
+        if self._several is None or self.scores.is_cuda:  # where modes need no copy of the scores
             return super()._topk(k)
         outputs, losses = self._several(*self._arguments(), *self._flags, k)
         shape = (*self.batch_shape, k)
         return outputs.reshape(*shape, *self.event_shape), losses.reshape(shape)
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
-        return self._sampled(*self._arguments(), *self._flags, count, generator)
+        return self._decoder.sample(*self._arguments(), *self._flags, count, generator)

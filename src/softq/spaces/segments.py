@@ -80,9 +80,8 @@ class SemiMarkov(Recursion):
 
     natural_reward = SegmentAccuracy
     _operator = kernel.OPERATOR
-    _best = staticmethod(kernel.cpu.mode)
-    _sampled = staticmethod(kernel.cpu.sample)
-    _widest_on_gpu = 0  # there the plain torch recursion runs
+    _decoder = kernel.DECODER
+    _widest_on_gpu = kernel.MOST_ON_GPU
 
     def __init__(
         self,

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from softq.numerics import can_inspect
 
 if TYPE_CHECKING:
     from softq.spaces.distribution import Distribution
@@ -54,13 +57,17 @@ def by_partition(space: Distribution, k: int) -> tuple[Tensor, Tensor]:
     value = space.score(mode).unsqueeze(-1)  # their scores, [*B, sets]; -inf once taken
     free = torch.zeros_like(value, dtype=torch.int64)  # token from which on a set chooses
     barred = torch.zeros(*value.shape, len(choices), dtype=torch.bool, device=space.device)
-    found, scores = [], []
-    for _ in range(k):
+    found: list[Tensor] = []
+    scores: list[Tensor] = []
+    while len(found) < k:
         top = value.argmax(-1, keepdim=True)
         scores.append(value.gather(-1, top))
         value = value.scatter(-1, top, -math.inf)
         y, start, left_out = (_row(each, top) for each in (best, free.unsqueeze(-1), barred))
         found.append(y)
+        more = scores[-1] > -math.inf
+        if len(found) == k or (can_inspect(more) and not bool(more.any())):
+            break
         chosen = y.unsqueeze(-1) == choices  # [*B, token, K]
         # Padding chooses nothing, nor do tokens inside of a segment.
         output = y.reshape(space.batch_shape + event)
@@ -83,8 +90,10 @@ def by_partition(space: Distribution, k: int) -> tuple[Tensor, Tensor]:
         value = torch.cat([value, score.masked_fill(~new, -math.inf)], -1)
         free = torch.cat([free, place.expand(new.shape)], -1)
         barred = torch.cat([barred, chosen | first], batch)
-    outputs = torch.stack(found, batch).reshape(*space.batch_shape, k, *event)
-    return outputs, scores[0] - torch.cat(scores, -1)
+    missing = (0, k - len(found))
+    outputs = pad(torch.stack(found, -1), missing).movedim(-1, batch)
+    losses = pad(scores[0] - torch.cat(scores, -1), missing, value=math.inf)
+    return outputs.reshape(*space.batch_shape, k, *event), losses
 
 
 def _row(values: Tensor, index: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from softq.errors import OutputError, ShapeError
 from softq.kernels import projective as eisner
 from softq.kernels import spanning as matrix_tree
 from softq.kernels.projective import kbest as best_projective
-from softq.kernels.spanning import arborescence
 from softq.kernels.spanning import kbest as best_spanning
 from softq.kernels.trees import (
     CROSSING,
@@ -147,8 +146,7 @@ class ProjectiveTree(DependencyTree):
 
     projective = True
     _operator = eisner.OPERATOR
-    _best = staticmethod(eisner.cpu.mode)
-    _sampled = staticmethod(eisner.cpu.sample)
+    _decoder = eisner.DECODER
     _several = staticmethod(best_projective.topk)
 
 
@@ -174,7 +172,6 @@ class SpanningTree(DependencyTree):
 
     projective = False
     _operator = matrix_tree.OPERATOR
-    _best = staticmethod(arborescence.mode)
-    _sampled = staticmethod(matrix_tree.cpu.sample)
+    _decoder = matrix_tree.DECODER
     _several = staticmethod(best_spanning.topk)
     _widest_on_gpu = matrix_tree.MOST_NODES_ON_GPU

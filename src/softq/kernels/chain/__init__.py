@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 from softq.kernels.chain import cpu, reference
-from softq.kernels.operator import Operator
+from softq.kernels.operator import Decoder, Operator, on_gpu
 
 MOST_LABELS_ON_GPU = 64  # a [K, K] tile lives in registers; beyond this it would not fit
 
-
-def _gpu(*given: Any) -> tuple[Tensor, ...]:
-    from softq.kernels.chain import gpu  # Triton is only there with a GPU
-
-    return gpu.infer(*given)
-
-
 OPERATOR = Operator(
-    "chain", ("emissions", "transitions"), (), reference.log_partition, cpu.infer, _gpu
+    "chain",
+    ("emissions", "transitions"),
+    (),
+    reference.log_partition,
+    cpu.infer,
+    on_gpu("chain.gpu", "infer"),
 )
+
+DECODER = Decoder(cpu.mode, cpu.sample, "chain.gpu", widest=MOST_LABELS_ON_GPU)

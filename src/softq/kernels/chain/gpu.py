@@ -14,6 +14,9 @@ what was subtracted, log Z, is kept in float64. Label marginals are softmaxes, w
 make sum to anything but one, and the sum behind those of a pair is e^{c_t} times that behind those
 of its second label: no step needs a sum over K² entries, but the c_t are as rough as the scores
 are.
+
+Decoding runs the first recursion, with the largest term in the place of a sum for the best labels,
+and then chooses labels from the last to the first, one program for each sequence that is asked for.
 """
 
 # The compiler reads a kernel's annotations as code and knows no Python types: kernels go without.
@@ -28,7 +31,18 @@ from torch import Tensor
 
 from softq.kernels.chain import MOST_LABELS_ON_GPU, reference
 from softq.kernels.operator import Expected, by_autograd, subtract_parts
-from softq.kernels.triton_math import SIZES, finite, log_sum, reference_weight, share_of
+from softq.kernels.triton_math import (
+    BEST,
+    LOG,
+    SIZES,
+    choose,
+    finite,
+    load_seed,
+    log_sum,
+    reference_weight,
+    share_of,
+    total,
+)
 
 _TILE = 16  # positions whose label marginals are computed together
 _STRETCHES = 16  # into which the positions of a sequence are divided, at most
@@ -54,7 +68,6 @@ def infer(
         "PEAKED": target.peaks is not None,
         "WEIGHTED": target.weights is not None,
         "BLOCK": block,
-        "TILE": _TILE,
     }
     states = emissions.new_empty(2, batch, size, labels)
     sums = torch.empty(batch, size + 2, dtype=torch.float64, device=emissions.device)
@@ -63,8 +76,12 @@ def infer(
         outputs, weights, peaks, 0 if peaks.shape[0] == 1 else peaks.stride(0), refs,
         states, sums, size, labels, batch,
     )  # fmt: skip
-    warps = min(max(block * block // 32, 1), 16 if block == 64 else 8)
-    _recursions[(batch, 3)](*given, **options, num_warps=warps)
+    only_log_z = not (gradient or refs or target.parts)
+    _recursions[(batch, 1 if only_log_z else 3 if refs else 2)](
+        *given, **options, KIND=LOG, TILE=_TILE, num_warps=_warps(block)
+    )
+    if only_log_z:
+        return sums[:, size].to(emissions.dtype), *scores
     stretch = max(_TILE, triton.cdiv(triton.cdiv(size, _STRETCHES), _TILE) * _TILE)
     count = triton.cdiv(size, stretch)
     loss = emissions.new_empty(batch)
@@ -72,11 +89,41 @@ def infer(
     steps = count if shared else transitions.shape[1]
     d_transitions = emissions.new_empty(batch, steps, labels, labels)
     _marginals[(batch, count)](
-        *given, loss, d_emissions, d_transitions, stretch, **options, num_warps=2
+        *given, loss, d_emissions, d_transitions, stretch, **options, TILE=_TILE, num_warps=2
     )
     if shared and count > 1:
         d_transitions = d_transitions.sum(1, keepdim=True)
     return subtract_parts((loss, d_emissions, d_transitions), scores, target)
+
+
+def _warps(block: int) -> int:
+    return min(max(block * block // 32, 1), 16 if block == 64 else 8)
+
+
+def decode(
+    found: Tensor,
+    seeds: Tensor,
+    lengths: Tensor,
+    emissions: Tensor,
+    transitions: Tensor,
+    sample: bool,
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
+    batch, size, labels = emissions.shape
+    emissions, table = emissions.double(), transitions.double().expand(batch, -1, -1, -1)
+    block, shared = triton.next_power_of_2(labels), table.shape[1] == 1
+    states = emissions.new_empty(batch, size, labels)
+    sums = emissions.new_empty(batch, size + 2)
+    _recursions[(batch, 1)](
+        emissions, *emissions.stride(), table, *table.stride(), lengths, lengths, sums, sums, 0, 0,
+        states, sums, size, labels, batch,
+        SHARED=shared, PEAKED=False, WEIGHTED=False, BLOCK=block, KIND=LOG if sample else BEST,
+        TILE=_TILE, num_warps=_warps(block),
+    )  # fmt: skip
+    _trace[(seeds.numel(),)](
+        states, table, *table.stride(), lengths, seeds, found, size, labels, batch,
+        SHARED=shared, SAMPLE=sample, BLOCK=block, num_warps=1,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -105,6 +152,7 @@ def _recursions(
     PEAKED: tl.constexpr,  # noqa: N803
     WEIGHTED: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
+    KIND: tl.constexpr,  # noqa: N803
     TILE: tl.constexpr,  # noqa: N803
 ):
     """Write s_t of all positions, forwards or backwards, or the score of the references.
@@ -147,7 +195,7 @@ def _recursions(
         )
         peak = tl.max(now, axis=0)
         state = now - finite(peak)
-        total = peak.to(tl.float64)
+        sum_of_peaks = peak.to(tl.float64)
         tl.store(out, state, mask=real & (length > 0))
         now = tl.load(local + turn * emission_step, mask=real & (length > 1), other=float("-inf"))
         for s in range(1, length):
@@ -159,15 +207,54 @@ def _recursions(
             if not SHARED:
                 place = tile + (first_step + turn * s) * table_step
                 step = tl.load(place, mask=both & more, other=float("-inf"))
-            state = log_sum(moved, 0) + now
+            state = total(moved, 0, KIND) + now
             peak = tl.max(state, axis=0)
             state = state - finite(peak)
-            total += peak.to(tl.float64)
+            sum_of_peaks += peak.to(tl.float64)
             tl.store(out + turn * s * labels, state, mask=real)
             tl.store(own_sums + s, peak.to(tl.float64), mask=kind == 0)
             now = ahead
-        total += log_sum(state.to(tl.float64), 0)
-        tl.store(own_sums + size, tl.where(length > 0, total, 0.0), mask=kind == 0)
+        log_z = sum_of_peaks + log_sum(state.to(tl.float64), 0)
+        tl.store(own_sums + size, tl.where(length > 0, log_z, 0.0), mask=kind == 0)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _trace(
+    states,
+    table,
+    table_batch,
+    table_step,
+    table_from,
+    table_to,
+    lengths,
+    seeds,
+    found,
+    size,
+    labels,
+    batch,
+    SHARED: tl.constexpr,  # noqa: N803
+    SAMPLE: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    """Choose the labels of one sequence from the last to the first, given `states` s_t."""
+    row = tl.program_id(0).to(tl.int64)
+    b = row % batch
+    length = tl.load(lengths + b).to(tl.int32)
+    label = tl.arange(0, BLOCK)
+    real = label < labels
+    tile = table + b * table_batch + label * table_from
+    random = load_seed(seeds + row)
+    after = 0
+    for back in range(length):
+        # P(y_t = i | y_{t+1}, x) ∝ exp( s_t(i) + T(i, y_{t+1}) )
+        t = length - 1 - back
+        weight = tl.load(states + (b * size + t) * labels + label, mask=real, other=float("-inf"))
+        step = tile + after * table_to
+        if not SHARED:
+            step += t * table_step
+        weight += tl.load(step, mask=real & (back > 0), other=0.0)
+        after, random = choose(weight, label, 0, random, SAMPLE)
+        tl.store(found + row * size + t, after)
 
 
 @triton.jit
@@ -252,7 +339,8 @@ def _marginals(
     log_z = tl.load(own_sums + size)
     infeasible = log_z == float("-inf")
     length = tl.where(infeasible, 0, length)  # then marginals are 0
-    value = tl.where(infeasible & (refs > 0), float("inf"), log_z - tl.load(own_sums + size + 1))
+    score = tl.load(own_sums + size + 1, mask=refs > 0, other=0.0)
+    value = tl.where(infeasible & (refs > 0), float("inf"), log_z - score)
     tl.store(loss + b, value.to(loss.dtype.element_ty), mask=part == 0)
     label = tl.arange(0, BLOCK)
     real = label < labels

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.kernels.operator import Operator
+from softq.kernels.operator import Decoder, Operator, on_gpu
 from softq.kernels.projective import cpu, reference
 from softq.kernels.trees import infer
 
@@ -15,10 +15,13 @@ def _cpu(arcs: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     return infer(cpu.losses, arcs.shape[1] ** 3 // 2, arcs, *given)
 
 
-def _gpu(*given: Any) -> tuple[Tensor, ...]:
-    from softq.kernels.projective import gpu  # Triton is only there with a GPU
+OPERATOR = Operator(
+    "projective",
+    ("arcs",),
+    ("multiroot",),
+    reference.log_partition,
+    _cpu,
+    on_gpu("projective.gpu", "infer"),
+)
 
-    return gpu.infer(*given)
-
-
-OPERATOR = Operator("projective", ("arcs",), ("multiroot",), reference.log_partition, _cpu, _gpu)
+DECODER = Decoder(cpu.mode, cpu.sample, "projective.gpu", root=1)

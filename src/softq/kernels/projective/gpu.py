@@ -9,12 +9,17 @@ and all threads meet before the next width, which reads what they wrote. A chart
 triangle of its matrix and its transpose the lower one, so every sum runs along two rows. Arcs are
 scaled per dependent, so that charts hold numbers near 1, in float64; a sentence whose numbers leave
 the range is done again in log space.
+
+Decoding fills the charts in log space, with the largest term in the place of a sum for the best
+tree, and then chooses splits from the widest span down, one program for each tree.
 """
 
 # The compiler reads a kernel's annotations as code and knows no Python types: kernels go without.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -23,8 +28,12 @@ from torch import Tensor
 
 from softq.kernels.operator import Expected, subtract_parts
 from softq.kernels.triton_math import (
+    BEST,
+    LOG,
     SIZES,
+    choose,
     finite,
+    load_seed,
     log,
     number,
     plus,
@@ -44,19 +53,47 @@ def infer(
     found = arcs.new_zeros(arcs.shape)  # impossible arcs are never written
     if batch == 0 or nodes == 1:
         return loss, found
-    count = nodes if multiroot else nodes - 1
-    charts = torch.empty(batch, 7, count, count, dtype=torch.float64, device=arcs.device)
-    weighted = torch.empty(batch, nodes, nodes, dtype=torch.float64, device=arcs.device)
+    weighted, charts, options = _room(arcs, multiroot, 7)
     heads, weights, _ = target.pointers(arcs)
-    block = 16 if count <= 16 else 32
     _inside_outside[(batch,)](
         arcs, *arcs.stride(), lengths, loss, found, weighted, charts, heads, weights,
-        0 if target.outputs is None else heads.shape[1], nodes, count,
-        MULTIROOT=multiroot, WANT=gradient or target.outputs is not None,
-        WEIGHTED=target.weights is not None, NODES=triton.next_power_of_2(nodes),
-        SPANS=block, SPLITS=block, num_warps=block * block // 128,
+        0 if target.outputs is None else heads.shape[1], nodes, charts.shape[2],
+        WANT=gradient or target.outputs is not None, WEIGHTED=target.weights is not None, **options,
     )  # fmt: skip
     return subtract_parts((loss, found), (arcs,), target)
+
+
+def _room(arcs: Tensor, multiroot: bool, charts: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Scratch for arc weights and charts, and the options of a kernel that fills them."""
+    batch, nodes = arcs.shape[:2]
+    count = nodes if multiroot else nodes - 1
+    weighted = torch.empty(batch, nodes, nodes, dtype=torch.float64, device=arcs.device)
+    block = 16 if count <= 16 else 32
+    options = {
+        "MULTIROOT": multiroot,
+        "NODES": triton.next_power_of_2(nodes),
+        "SPANS": block,
+        "SPLITS": block,
+        "num_warps": block * block // 128,
+    }
+    return weighted, weighted.new_empty(batch, charts, count, count), options
+
+
+def decode(
+    found: Tensor, seeds: Tensor, lengths: Tensor, arcs: Tensor, multiroot: bool, sample: bool
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
+    batch, nodes = arcs.shape[:2]
+    weighted, charts, options = _room(arcs, multiroot, 4)
+    _charts[(batch,)](
+        arcs, *arcs.stride(), lengths, weighted, charts, nodes, charts.shape[2],
+        KIND=LOG if sample else BEST, **options,
+    )  # fmt: skip
+    waiting = torch.empty(*seeds.shape, 2 * nodes, dtype=torch.int32, device=arcs.device)
+    _trace[(seeds.numel(),)](
+        weighted, charts, lengths, seeds, found, waiting, nodes, charts.shape[2], batch,
+        MULTIROOT=multiroot, SAMPLE=sample, NODES=options["NODES"], num_warps=1,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -84,41 +121,30 @@ def _store_both(chart, upper, lower, value, mask):
 
 
 @triton.jit
-def _solve(
-    arcs,
-    arc_batch,
+def _inside(
+    arc,
     arc_head,
     arc_dependent,
-    lengths,
-    loss,
-    found,
-    weighted,
-    charts,
-    heads,
-    weights,
-    refs,
+    weight,
+    right,
+    n,
     nodes,
     size,
     LOG: tl.constexpr,  # noqa: N803
     MULTIROOT: tl.constexpr,  # noqa: N803
-    WANT: tl.constexpr,  # noqa: N803
-    WEIGHTED: tl.constexpr,  # noqa: N803
     NODES: tl.constexpr,  # noqa: N803
     SPANS: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
 ):
-    """Write loss and gradient, unless numbers leave the range; returns whether they do."""
-    b = tl.program_id(0).to(tl.int64)
-    n = tl.load(lengths + b).to(tl.int32)
+    """Fill `weight` and the four charts from `right` on.
+
+    Returns how many numbers have left the range, and the sum of what scores were shifted by.
+    """
     first: tl.constexpr = 0 if MULTIROOT else 1  # the node that chart word 0 stands for
     zero: tl.constexpr = float("-inf") if LOG else 0.0
     one: tl.constexpr = 0.0 if LOG else 1.0
     count = n + 1 - first
-    arc = arcs + b * arc_batch
-    weight = weighted + b * nodes * nodes  # [head, dependent]
-    marginals = found + b * nodes * nodes
     area = size * size
-    right = charts + b * area * 7
     left = right + area
     open_right = left + area
     open_left = open_right + area
@@ -200,7 +226,55 @@ def _solve(
             _store_both(right, upper, lower, rightward, here)
             _store_both(left, upper, lower, leftward, here)
         tl.debug_barrier()
+    return tl.max(odd, axis=0), shifted
 
+
+@triton.jit
+def _solve(
+    arcs,
+    arc_batch,
+    arc_head,
+    arc_dependent,
+    lengths,
+    loss,
+    found,
+    weighted,
+    charts,
+    heads,
+    weights,
+    refs,
+    nodes,
+    size,
+    LOG: tl.constexpr,  # noqa: N803
+    MULTIROOT: tl.constexpr,  # noqa: N803
+    WANT: tl.constexpr,  # noqa: N803
+    WEIGHTED: tl.constexpr,  # noqa: N803
+    NODES: tl.constexpr,  # noqa: N803
+    SPANS: tl.constexpr,  # noqa: N803
+    SPLITS: tl.constexpr,  # noqa: N803
+):
+    """Write loss and gradient, unless numbers leave the range; returns whether they do."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + b).to(tl.int32)
+    first: tl.constexpr = 0 if MULTIROOT else 1  # the node that chart word 0 stands for
+    zero: tl.constexpr = float("-inf") if LOG else 0.0
+    count = n + 1 - first
+    arc = arcs + b * arc_batch
+    weight = weighted + b * nodes * nodes  # [head, dependent]
+    marginals = found + b * nodes * nodes
+    area = size * size
+    right = charts + b * area * 7
+    left = right + area
+    open_right = left + area
+    open_left = open_right + area
+    split_at = tl.arange(0, SPLITS)
+    span_at = tl.arange(0, SPANS)
+    node = tl.arange(0, NODES)
+    own = node < count
+    odd, shifted = _inside(
+        arc, arc_head, arc_dependent, weight, right, n, nodes, size, LOG, MULTIROOT, NODES, SPANS,
+        SPLITS,
+    )  # fmt: skip
     last = tl.maximum(count - 1, 0)
     if MULTIROOT:
         value = tl.load(right + last)  # the root heads everything
@@ -215,7 +289,7 @@ def _solve(
         log_z = value
     else:
         log_z = log(value)
-        bad = tl.max(odd, axis=0) + strange(value)
+        bad = odd + strange(value)
     log_z = tl.where(n > 0, log_z + shifted, 0.0)
     done = (bad == 0) & (log_z > float("-inf"))
 
@@ -348,3 +422,107 @@ def _inside_outside(
             arcs, arc_batch, arc_head, arc_dependent, lengths, loss, found, weighted, charts, heads,
             weights, refs, nodes, size, True, MULTIROOT, WANT, WEIGHTED, NODES, SPANS, SPLITS,
         )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _charts(
+    arcs,
+    arc_batch,
+    arc_head,
+    arc_dependent,
+    lengths,
+    weighted,
+    charts,
+    nodes,
+    size,
+    KIND: tl.constexpr,  # noqa: N803
+    MULTIROOT: tl.constexpr,  # noqa: N803
+    NODES: tl.constexpr,  # noqa: N803
+    SPANS: tl.constexpr,  # noqa: N803
+    SPLITS: tl.constexpr,  # noqa: N803
+):
+    """Fill the arc weights and the charts that trees are chosen from, as logarithms."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + b).to(tl.int32)
+    _inside(
+        arcs + b * arc_batch, arc_head, arc_dependent, weighted + b * nodes * nodes,
+        charts + b * size * size * 4, n, nodes, size, KIND, MULTIROOT, NODES, SPANS, SPLITS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _splits(chart, row, other, other_row, node, low, stop, size):
+    """Load the log-weights of the splits low..stop-1 of a span, -inf elsewhere."""
+    inside = (node >= low) & (node < stop)
+    weight = tl.load(chart + row * size + node, mask=inside, other=float("-inf"))
+    return weight + tl.load(other + other_row * size + node, mask=inside, other=float("-inf"))
+
+
+@triton.jit
+def _push(waiting, depth, kind, i, j, size):
+    """Put a span on the stack unless it is a single word; returns the height."""
+    tl.store(waiting + depth, (kind * size + i) * size + j, mask=i < j)
+    return depth + (i < j).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _trace(
+    weighted,
+    charts,
+    lengths,
+    seeds,
+    heads,
+    waiting,
+    nodes,
+    size,
+    batch,
+    MULTIROOT: tl.constexpr,  # noqa: N803
+    SAMPLE: tl.constexpr,  # noqa: N803
+    NODES: tl.constexpr,  # noqa: N803
+):
+    """Choose one tree's splits from the widest span down; `waiting` are the spans to split."""
+    tree = tl.program_id(0).to(tl.int64)
+    b = tree % batch
+    n = tl.load(lengths + b).to(tl.int32)
+    first: tl.constexpr = 0 if MULTIROOT else 1  # the node that chart word 0 stands for
+    last = n - first
+    area = size * size
+    right = charts + b * area * 4  # behind it the charts of left, open right and open left spans
+    node = tl.arange(0, NODES)
+    random = load_seed(seeds + tree)
+    waiting += tree * 2 * nodes
+    heads += tree * (nodes - 1) + first - 1
+    # the word at the top, by w(0→r) left(0,r) right(r,last)
+    if MULTIROOT:
+        top = tl.where(node == 0, 0.0, float("-inf"))
+    else:
+        under_root = weighted + b * nodes * nodes + node + 1
+        top = tl.load(under_root, mask=node <= last, other=float("-inf"))
+        top += _splits(right + area, 0, right, tl.maximum(last, 0), node, 0, last + 1, size)
+    r, random = choose(top, node, 0, random, SAMPLE)
+    depth = _push(waiting, 0, 1, 0, r, size)
+    depth = _push(waiting, depth, 0, r, last, size)
+    for _ in range(last):  # arcs, each from a span of several words
+        tl.debug_barrier()  # what follows reads what other threads wrote
+        depth -= 1
+        span = tl.load(waiting + depth)
+        j = span % size
+        i = span // size % size
+        left = span // size // size
+        # i's last dependent k, by open_right(i,k) right(k,j); or, if j is the head of the span, its
+        # first dependent k, by left(i,k) open_left(k,j)
+        low = i + 1 - left
+        one, other = right + (2 - left) * area, right + 3 * left * area
+        weight = _splits(one, i, other, j, node, low, j + 1 - left, size)
+        k, random = choose(weight, node, low, random, SAMPLE)
+        depth = _push(
+            waiting, depth, left, tl.where(left > 0, i, k), tl.where(left > 0, k, j), size
+        )
+        low = tl.where(left > 0, k, i)
+        high = tl.where(left > 0, j, k)
+        tl.store(heads + k, low + high - k + first)
+        # the split under the new arc between low and high
+        weight = _splits(right, low, right + area + 1, high, node, low, high, size)
+        m, random = choose(weight, node, low, random, SAMPLE)
+        depth = _push(waiting, depth, 0, low, m, size)
+        depth = _push(waiting, depth, 1, m + 1, high, size)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from softq.kernels.operator import Expected, Operator, by_autograd
+from softq.kernels.operator import Decoder, Operator, on_gpu
 from softq.kernels.segments import cpu, reference
 
-
-def _gpu(
-    segments: Tensor, transitions: Tensor, lengths: Tensor, target: Expected, gradient: bool
-) -> tuple[Tensor, ...]:
-    return by_autograd(reference.log_partition, lengths, (segments, transitions), target)
-
+MOST_ON_GPU = 64  # labels, and tokens of a segment: tiles of them live in registers
 
 OPERATOR = Operator(
-    "segments", ("segments", "transitions"), (), reference.log_partition, cpu.infer, _gpu
+    "segments",
+    ("segments", "transitions"),
+    (),
+    reference.log_partition,
+    cpu.infer,
+    on_gpu("segments.gpu", "infer"),
 )
+
+DECODER = Decoder(cpu.mode, cpu.sample, "segments.gpu", widest=MOST_ON_GPU)

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.kernels.operator import Operator
-from softq.kernels.spanning import cpu, reference
+from softq.kernels.operator import Decoder, Operator, on_gpu
+from softq.kernels.spanning import arborescence, cpu, reference
 from softq.kernels.trees import infer
 
 
@@ -19,10 +19,13 @@ def _cpu(arcs: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
 MOST_NODES_ON_GPU = 64  # a tile of float64 lives in registers; beyond this it would not fit
 
 
-def _gpu(*given: Any) -> tuple[Tensor, ...]:
-    from softq.kernels.spanning import gpu  # Triton is only there with a GPU
+OPERATOR = Operator(
+    "spanning",
+    ("arcs",),
+    ("multiroot",),
+    reference.log_partition,
+    _cpu,
+    on_gpu("spanning.gpu", "infer"),
+)
 
-    return gpu.infer(*given)
-
-
-OPERATOR = Operator("spanning", ("arcs",), ("multiroot",), reference.log_partition, _cpu, _gpu)
+DECODER = Decoder(arborescence.mode, cpu.sample, "spanning.gpu_decoding", root=1)

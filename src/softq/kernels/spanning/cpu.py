@@ -247,17 +247,22 @@ def sample(
     drawing the heads one after another from their exact conditional distribution (Colbourn's way,
     O(n⁴)) leaves the sample exact.
     """
+    seeds = draw_seeds(count * len(lengths), generator).reshape(count, len(lengths))
+    return sample_by(seeds, lengths, arcs, multiroot, PATIENCE)
+
+
+def sample_by(seeds: Any, lengths: Tensor, arcs: Tensor, multiroot: bool, patience: int) -> Tensor:
+    """The same for ``seeds [count,B]``; walks are given up as ``patience`` says."""
     batch, nodes = arcs.shape[:2]
-    heads = torch.zeros(count, batch, nodes - 1, dtype=torch.int64)
-    seeds = draw_seeds(count * batch, generator).reshape(count, batch)
-    operations = batch * nodes**2 * (nodes + 10 * count)
+    heads = torch.zeros(*seeds.shape, nodes - 1, dtype=torch.int64)
+    operations = batch * nodes**2 * (nodes + 10 * len(seeds))
     arrays = (as_array(x) for x in (arcs.double(), lengths, heads))
-    run_batch(_wilson, batch, operations, *arrays, seeds, multiroot, _PATIENCE)
+    run_batch(_wilson, batch, operations, *arrays, seeds, multiroot, patience)
     return heads.to(arcs.device)
 
 
 # Steps of a random walk, per word squared, after which drawing one head after another is better.
-_PATIENCE = 50
+PATIENCE = 50
 
 
 @jit

@@ -107,6 +107,7 @@ def read_models(path: Path) -> list[ModelResult]:
         "facts": result.get("facts", Facts()) if result else Facts(),
         "test_set": split_sources(recipe.get("data", {}))["test"],
         "steps": _by_step([*run.lines(TRAINING), *metrics]) if name == LM else {},
+        "curves": run.curves() if result is not None else None,
     }
     return [
         ModelResult(

@@ -19,7 +19,7 @@ from torch import Tensor
 from softq.formats.file_checks import undamaged
 from softq.lab.recipe import flag_names
 from softq.lab.report.experiment import Experiment, PaperTable, Score
-from softq.lab.run import COUNTS, Facts, RunFolder
+from softq.lab.run import COUNTS, Curves, Facts, RunFolder
 from softq.lab.tasks import Task
 from softq.lab.tasks.base import show_settings
 from softq.metrics import Interval, Metric, PairedTest, paired_test
@@ -52,6 +52,7 @@ class ModelResult:
         test_set: where the test examples come from.
         steps: for models of `softq train lm`, what was seen by step, under the names of the run's
             files: of training, and of evaluations with ``dev_`` before.
+        curves: of calibration, sets, precision and recall, where the run has stored some.
 
     """
 
@@ -73,6 +74,7 @@ class ModelResult:
     command: str
     test_set: str
     steps: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    curves: Curves | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from softq.formats.file_checks import undamaged
 from softq.lab.recipe import read_toml
-from softq.lab.report import figures, tables
+from softq.lab.report import confidence, figures, tables
 from softq.lab.report.content import Part, Section, show
 from softq.lab.report.experiment import Experiment, plain_experiment
 from softq.lab.report.experiments import EXPERIMENTS
@@ -61,11 +61,21 @@ def _runs_section(runs: Sequence[Path]) -> Section:
         for members in groups.values()
         for draw in (figures.learning, figures.toward_a_reward)
     ]
+    sure = [
+        part
+        for members in groups.values()
+        for part in confidence.parts(
+            [
+                confidence.Curved(label, [one])
+                for label, one in zip(_labels(members), members, strict=True)
+            ]
+        )
+    ]
     count = f"{len(models)} {'model' if len(models) == 1 else 'models'}"
     return Section(
         title="Runs",
         intro=[f"{count}, each with the recipe and the reward its numbers belong to."],
-        parts=[tables.models(models), *(figure for figure in curves if figure is not None)],
+        parts=[tables.models(models), *sure, *(one for one in curves if one is not None)],
         warnings=[
             *_unfinished([model for model in models if not model.finished]),
             *filter(None, map(_exploits, models)),
@@ -167,6 +177,15 @@ def _parts(results: Results, models: Sequence[ModelResult]) -> list[Part]:
         if len(variant.systems) > 1:
             parts += [tables.scores(results, variant), tables.gains(results, variant)]
     parts += [figures.setting_curve(results, flag) for flag in results.experiment.curves]
+    parts += confidence.parts(
+        [
+            confidence.Curved(
+                results.name_of(system), sorted(system.models, key=lambda one: -one.scores["dev"])
+            )
+            for _, system in results.chosen
+        ],
+        results.experiment.spread,
+    )
     parts += [*results.experiment.extras(results), *tables.papers(results)]
     parts += [
         tables.training(results),

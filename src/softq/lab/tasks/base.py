@@ -18,6 +18,7 @@ from softq.lab.processes import Interrupts, Workers, find_workers
 from softq.lab.recipe import build, flag_names, merge, recipe_hash, to_toml
 from softq.lab.run import (
     BEST,
+    CURVES,
     RESULT,
     CellRow,
     ResultTable,
@@ -247,6 +248,8 @@ def train_cells(
         if workers.is_main:
             run.save_counts(evaluation.counts)
             run.save_outputs(evaluation.outputs)
+            if evaluation.curves:
+                run.write(CURVES, as_json(evaluation.curves))
             run.write(RESULT, as_json(table))  # last: a run that has it is finished
         return cast(ResultTable, table)
 

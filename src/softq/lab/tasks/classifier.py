@@ -16,11 +16,14 @@ from softq.formats.file_checks import check_format, notes_in, refusing, string_l
 from softq.formats.tables import Table, read_costs
 from softq.lab.loop import Evaluation, Learner
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
 from softq.lab.tasks.base import Task
 from softq.lab.tasks.classifier_recipe import ClassifierRecipe
+from softq.lab.tasks.curves import Believed, uncertainty
 from softq.lab.tasks.linear_learner import refuse_processes
 from softq.linear import RewardClassifier
 from softq.metrics import ExampleCounts, Metric, Ratio
+from softq.spaces import Categorical
 
 Array = np.ndarray[Any, Any]
 
@@ -199,7 +202,20 @@ class _ClassifierLearner:
             "test": self._statistics("test", "dev", "train"),
         }
         counts = {name: ExampleCounts.of(rows[None]) for name, rows in splits.items()}
-        return Evaluation(counts, [{}])
+        return Evaluation(counts, [{}], (), self._curves())
+
+    def _curves(self) -> Curves | None:
+        model, found = self._found.model, self._found
+        believed = {}
+        for split in self._tables.keys() - {"train"}:
+            features = found.features(self._tables[split])
+            scores = torch.from_numpy(model.predict_log_proba(features))
+            right = model.output_ids(features, found.labels(self._tables[split]))
+            rows = np.arange(len(right))
+            believed[split] = Believed([(rows, Categorical(scores))], list(right[:, None]))
+        if "dev" not in believed:
+            return None
+        return uncertainty("classes", believed["dev"], believed.get("test"))
 
     def best(self) -> dict[str, Tensor]:
         """The model, as its file holds it."""

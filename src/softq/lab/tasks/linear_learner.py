@@ -11,6 +11,7 @@ from torch import Tensor
 from softq.errors import RecipeError
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Fit, NotFiniteError
 from softq.metrics import Metric
@@ -121,7 +122,11 @@ class LinearLearner(Generic[E, F]):
         splits = {split: scored for split, scored in found.items() if scored is not None}
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
         outputs = splits.get("test", splits["dev"]).outputs
-        return Evaluation(counts, [self._measures(model)], outputs)
+        return Evaluation(counts, [self._measures(model)], outputs, self._curves(model))
+
+    def _curves(self, model: E) -> Curves | None:
+        """Small tables for figures of the report."""
+        raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training resumes from."""

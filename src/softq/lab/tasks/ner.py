@@ -17,7 +17,9 @@ from torch import Tensor
 from softq.formats.tags import Scheme, convert
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
 from softq.lab.tasks.base import Task, named_scores
+from softq.lab.tasks.curves import Tagged, tagger_curves
 from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
 from softq.lab.tasks.ner_data import bayes_statistics, gold, prepare, read_corpora
 from softq.lab.tasks.ner_labels import label
@@ -230,6 +232,20 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
             return {}
         measured = self._scaled(self._fit.end_epoch())
         return {"cross_entropy" if name == "loss" else name: measured[name] for name in measured}
+
+    def _curves(self, model: CRFTagger) -> Curves | None:
+        corpora, tagger = self._prepared.corpora, model.tagger_
+
+        def tagged(split: str) -> Tagged | None:
+            sentences, matrix = getattr(corpora, split), getattr(self._prepared, split)
+            return sentences and Tagged(list(tagger.chains(matrix)), gold(sentences))
+
+        dev = tagged("dev")
+        if not dev:
+            return None
+        return tagger_curves(
+            tagger.labels, self._scheme, corpora.scheme, dev, tagged("test"), tagger.segments
+        )
 
     def state(self) -> dict[str, Tensor]:
         """The training under way, and what folds have brought."""

@@ -114,11 +114,7 @@ def _label(
         sequences.append(found)
         shares.append(share)
     several = any(sentence.annotators for sentence in corpora.train)
-    tags = {OUTSIDE} if target else set()
-    if spelled and target:
-        shown = {label for labels in sequences for one in labels for label in one} - {MISSING}
-        tags = {*every_tag(shown, target)}
-    names, arrays = _number(sequences, tags, several=several)
+    names, arrays = _number(sequences, target, spelled=spelled, several=several)
     return Labelled(names, References(arrays, shares), reliability)
 
 
@@ -197,15 +193,23 @@ def _converted(labels: Sequence[str], source: Scheme, target: Scheme) -> list[st
 
 
 def _number(
-    sequences: Sequence[Sequence[Sequence[str]]], tags: set[str], *, several: bool
+    sequences: Sequence[Sequence[Sequence[str]]],
+    scheme: Scheme | None,
+    *,
+    spelled: bool,
+    several: bool,
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """The names of all labels, ``tags`` among them, and references by their numbers.
+    """The names of all labels, and references by their numbers.
 
     O is always a tag: without it, labels such as B-PER and E-PER leave nothing that a sentence of
-    one word can be. With ``several`` annotators, ``?`` stands for no label.
+    one word can be. Tags that are ``spelled`` as segments are all that the scheme has for their
+    types. With ``several`` annotators, ``?`` stands for no label.
     """
-    found = tags.union(*(labels for found in sequences for labels in found))
-    names = tuple(sorted(found - ({MISSING} if several else set())))
+    shown: set[str] = set().union(*(labels for found in sequences for labels in found))
+    shown -= {MISSING} if several else set()
+    if scheme is not None:
+        shown |= {*every_tag(shown, scheme)} if spelled else {OUTSIDE}
+    names = tuple(sorted(shown))
     numbers = {name: k for k, name in enumerate(names)}
     if several:
         numbers[MISSING] = UNLABELLED

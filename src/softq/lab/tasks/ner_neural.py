@@ -12,7 +12,10 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
+from softq.kernels.chain import MOST_LABELS_ON_GPU
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Tagged, tagger_curves
 from softq.lab.tasks.files import SPLITS, once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
@@ -181,6 +184,9 @@ class NeuralTaggerLearner(NeuralLearner):
             training,
             optimizer=optimizer,
             warmup=recipe.encoder.warmup if recipe.model.pretrained else 0.0,
+            graphs=recipe.network.graphs
+            and not recipe.model.pretrained
+            and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             metric=metric,
             workers=workers,
@@ -203,3 +209,20 @@ class NeuralTaggerLearner(NeuralLearner):
         if own is not None and scheme is not None and own != scheme:
             predicted = [convert(labels, own, scheme) for labels in predicted]
         return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
+
+    def _curves(self) -> Curves | None:
+        tagged = {
+            split: Tagged(list(self.tagger.distributions(self._encoded[split])), gold(sentences))
+            for split in ("dev", "test")
+            if (sentences := getattr(self._corpora, split))
+        }
+        if "dev" not in tagged:
+            return None
+        return tagger_curves(
+            self.tagger.labels,
+            self.tagger.scheme,
+            self._corpora.scheme,
+            tagged["dev"],
+            tagged.get("test"),
+            self.tagger.segments,
+        )

@@ -191,6 +191,12 @@ class NerNetwork(TaggerSettings):
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
     )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
+    )
 
 
 LOOP = ("rounds", "loop_folds", "loop_c2", "temper", "evidence_floor", "tagger_weight")

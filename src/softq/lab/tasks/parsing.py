@@ -21,7 +21,9 @@ from softq.errors import DataError
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
 from softq.lab.tasks.base import Task, named_scores
+from softq.lab.tasks.curves import Believed, uncertainty
 from softq.lab.tasks.files import once, read_splits
 from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
 from softq.lab.tasks.parsing_recipe import ParsingData, ParsingFeatures, ParsingRecipe
@@ -404,9 +406,21 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         judged: _EvaluationSplit = getattr(self._prepared, split)
         if split == "test" and judged is self._prepared.dev:
             return None
-        trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
+        trees = model.parser_.parse_codes(judged.codes, self._recipe.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
         return ScoredSplit(parse_statistics(judged.sentences, trees), outputs)
+
+    def _curves(self, model: DependencyParser) -> Curves | None:
+        _, _, dev, test = read_corpora(self._recipe.data)
+
+        def believed(split: _EvaluationSplit) -> Believed:
+            trees = list(model.parser_.trees(split.codes))
+            return Believed(trees, [np.array(one.heads) for one in split.sentences])
+
+        if dev is None:
+            return None
+        tested = None if test is None else believed(self._prepared.test)
+        return uncertainty("heads", believed(self._prepared.dev), tested)
 
     def _measures(self, model: DependencyParser) -> dict[str, float]:
         prepared = self._prepared

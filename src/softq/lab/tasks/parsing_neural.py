@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from softq.formats.conllu import TreeSentence
+from softq.kernels.spanning import MOST_NODES_ON_GPU
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Believed, uncertainty
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.lab.tasks.parsing import (
@@ -63,6 +66,12 @@ class ParserLosses:
             references = _references(known, sentences, batch.width, numbers)
             moved = [tuple(tensor.to(device) for tensor in one) for one in references]
             self._batches.append((batch.to(device), arcs, moved))  # type: ignore[arg-type]
+        # thousands of small kernels on a GPU, not worth recording
+        self.without_kernel = {
+            number
+            for number, (_, arcs, _) in enumerate(self._batches)
+            if parser.spanning and arcs.shape[1] > MOST_NODES_ON_GPU
+        }
 
     def __call__(self, batch: int) -> Tensor:
         """The summed loss of the sentences of a batch."""
@@ -115,7 +124,9 @@ class NeuralParserLearner(NeuralLearner):
         self._encoded = {name: self.parser.encode(some) for name, some in self._trees.items()}
         encoded = self.parser.encode(known.sentences)
         random = np.random.default_rng(training.seed % 2**64)
-        batches = like_lengths(encoded.lengths, training.batch_size, random)
+        batches = like_lengths(
+            encoded.lengths, training.batch_size, random, words=training.batch_words
+        )
         targets = TreeTargets(
             known.possible,
             recipe.objective.name,
@@ -129,11 +140,16 @@ class NeuralParserLearner(NeuralLearner):
             optimizer = torch.optim.AdamW(
                 parameters, lr=rate, betas=(0.9, 0.9), weight_decay=1e-3, fused=True
             )
+        losses = ParserLosses(self.parser, encoded, known, batches, targets, workers.device)
+        words = [int(encoded.lengths[batch].sum()) for batch in batches]
         super().__init__(
-            ParserLosses(self.parser, encoded, known, batches, targets, workers.device),
+            losses,
             training,
             optimizer=optimizer,
             warmup=recipe.encoder.warmup if recipe.model.pretrained else _WARMUP,
+            counts=None if recipe.model.pretrained else words,
+            graphs=recipe.network.graphs and not recipe.model.pretrained,
+            eager=losses.without_kernel,
             entropy=sum(targets.entropy(batch) for batch in batches),
             metric=metric,
             workers=workers,
@@ -151,6 +167,18 @@ class NeuralParserLearner(NeuralLearner):
             "lifted": float(known.lifted),
             "skipped": float(known.skipped),
         }
+
+    def _curves(self) -> Curves | None:
+        believed = {
+            name: Believed(
+                [(numbers, tree) for numbers, tree, _ in self.parser.distributions(encoded)],
+                [np.array(one.heads) for one in self._trees[name]],
+            )
+            for name, encoded in self._encoded.items()
+        }
+        if self._trees["dev"] is self._known.sentences:  # which it was trained on
+            return None
+        return uncertainty("heads", believed["dev"], believed.get("test"))
 
 
 def _make_parser(
@@ -177,5 +205,5 @@ def _make_parser(
         parser = bilstm = BiaffineParser(vocabulary, settings, **common)
         if vectors is not None:
             bilstm.take_vectors(vectors)
-    parser.decoding = recipe.model.decoding
+    parser.decoding = recipe.decoding
     return parser

@@ -115,8 +115,10 @@ class ParsingModel(ModelSection):
         "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
         " inside-outside",
     )
-    decoding: TreeDecoding = key(
-        "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
+    decoding: Literal["auto", "mode", "mbr"] = key(
+        "auto",
+        "mode: the most probable tree; mbr: the tree of the most right heads to be expected; auto:"
+        " mode of a linear parser, else mbr",
     )
 
 
@@ -129,6 +131,12 @@ class ParsingNetwork(ParserSettings):
         "",
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
+    )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
     )
 
 
@@ -188,7 +196,7 @@ class ParserTraining(Training):
     epochs: int = key(
         0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is evaluated; 0: 20 of a neural parser, 10 of an encoder of Transformers,"
+        " one's model is evaluated; 0: 40 of a neural parser, 10 of an encoder of Transformers,"
         " else 6",
         least=0,
     )
@@ -197,15 +205,22 @@ class ParserTraining(Training):
         "epochs without a better development score before adagrad stops; 0: never stops early",
         least=0,
     )
-    batch_size: int = key(32, "sentences of one step, but of lbfgs", least=1)
+    batch_size: int = key(
+        0,
+        "sentences of one step, but of lbfgs; 0: batch_words of a neural parser, else 32",
+        least=0,
+    )
+    batch_words: int = key(
+        0, "words of one step of a neural parser, about, where batch_size is 0; 0: 4000", least=0
+    )
 
 
-_USUAL: dict[ModelKind, tuple[float, int]] = {
-    "linear": (0.1, 6),
-    "neural": (0.002, 20),
-    "transformers": (3e-5, 10),
+_USUAL: dict[ModelKind, tuple[float, int, int, int, TreeDecoding]] = {
+    "linear": (0.1, 6, 32, 0, "mode"),
+    "neural": (0.002, 40, 0, 4000, "mbr"),
+    "transformers": (3e-5, 10, 32, 0, "mbr"),
 }
-"""Learning rate and epochs of each kind of model."""
+"""Learning rate, epochs, batch size in sentences or words, and decoding of each kind of model."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +239,27 @@ class ParsingRecipe(RecipeSection):
     def __post_init__(self) -> None:
         """Fill in what depends on the kind of model, so that a recipe says all of it."""
         optimizer, training = self.optimizer, self.training
-        rate, epochs = _USUAL[self.model.kind]
-        optimizer = replace(optimizer, learning_rate=optimizer.learning_rate or rate)
-        object.__setattr__(self, "optimizer", optimizer)
-        object.__setattr__(self, "training", replace(training, epochs=training.epochs or epochs))
+        rate, epochs, size, words, _ = _USUAL[self.model.kind]
+        if training.batch_size:
+            words = 0
+        filled: dict[str, RecipeSection] = {
+            "optimizer": replace(optimizer, learning_rate=optimizer.learning_rate or rate),
+            "training": replace(
+                training,
+                epochs=training.epochs or epochs,
+                batch_size=training.batch_size or size,
+                batch_words=training.batch_words or words,
+            ),
+            "model": replace(self.model, decoding=self.decoding),
+        }
+        for name, section in filled.items():
+            object.__setattr__(self, name, section)
         super().__post_init__()
+
+    @property
+    def decoding(self) -> TreeDecoding:
+        """How trees are chosen."""
+        return _USUAL[self.model.kind][-1] if self.model.decoding == "auto" else self.model.decoding
 
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
@@ -254,6 +285,11 @@ class ParsingRecipe(RecipeSection):
                 neural and self.features != ParsingFeatures(),
                 "templates and the other keys of features are of linear parsers, and a neural one"
                 " reads words, characters and tags: leave them out",
+            ),
+            (
+                self.training.batch_words and self.training.batch_size,
+                "batch_words is of a neural parser, in the place of batch_size: leave one of them"
+                " out",
             ),
             (
                 self.objective.temperature_scaled,

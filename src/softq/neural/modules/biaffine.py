@@ -63,7 +63,9 @@ class Biaffine(nn.Module):
         if self.relation is None:
             return head.new_zeros(*heads.shape, 0)
         size = head.shape[-1]
-        head = head.gather(1, heads.unsqueeze(-1).expand(-1, -1, size))
+        # an embedding's gradient is summed in one order on a GPU, that of `gather` in any
+        first = torch.arange(len(heads), device=heads.device).unsqueeze(1) * head.shape[1]
+        head = functional.embedding(heads + first, head.flatten(0, 1))
         rows = self.relation(dependent[:, 1:])
         matrices = rows.view(*heads.shape, self.relations, size + 1)  # [B, n, K, size + 1]
         with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)

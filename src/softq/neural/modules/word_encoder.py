@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from softq.neural.words import PADDING, UNKNOWN_WORD, WordBatch
 
@@ -55,7 +56,7 @@ class WordEncoder(nn.Module):
 
     def forward(self, batch: WordBatch) -> Tensor:
         """The vectors of the words of a batch, ``[T, word_size + filters]``."""
-        return torch.cat([self.of_words(batch.words), self.of_letters(batch)[batch.forms]], -1)
+        return torch.cat([self.of_words(batch.words), self.of_letters(batch)], -1)
 
     def of_words(self, ids: Tensor) -> Tensor:
         """The words' own vectors, ``[T, word_size]``."""
@@ -66,11 +67,12 @@ class WordEncoder(nn.Module):
         return vectors
 
     def of_letters(self, batch: WordBatch) -> Tensor:
-        """What the convolution finds in each of the different words, ``[U, filters]``."""
+        """What the convolution finds in each word, ``[T, filters]``; different ones are read once."""
         letters = self.drop(self.characters(batch.letters)).transpose(1, 2)  # [U, size, L]
         padding = torch.arange(letters.shape[-1], device=letters.device) >= batch.sizes.unsqueeze(1)
         found: Tensor = self.spelling(letters).masked_fill(padding.unsqueeze(1), -math.inf)
-        return found.amax(-1)
+        # the gradient of an embedding is summed in one order on a GPU
+        return functional.embedding(batch.forms, found.amax(-1))
 
     @torch.no_grad()
     def take_vectors(self, ids: Tensor, vectors: Tensor) -> None:

@@ -15,7 +15,7 @@ from softq.integrations.transformers.dependency_parsing.losses import TreeLosses
 from softq.integrations.transformers.dependency_parsing.model import DependencyModel
 from softq.integrations.transformers.dependency_parsing.rows import DependencyCollator
 from softq.integrations.transformers.tokens import IGNORED
-from softq.integrations.transformers.words.trainer import WordTrainer
+from softq.integrations.transformers.words.trainer import WordTrainer, is_indexed
 from softq.linear.parser import tell_of_crossing
 from softq.metrics import ATTACHMENT_METRICS, attachment_statistics
 
@@ -55,7 +55,7 @@ class DependencyTrainer(WordTrainer):
             names = collator.trees.names
             more["compute_metrics"] = partial(parsing_metrics, names=names)
         rows: Any = more.get("train_dataset")
-        if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
+        if is_indexed(rows):
             crossing = _crossing(rows, collator)
             if len(crossing) and args.process_index == 0:
                 tell_of_crossing(crossing, len(rows), "lift")

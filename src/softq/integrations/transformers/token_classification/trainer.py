@@ -29,7 +29,7 @@ from softq.integrations.transformers.token_classification.rows import (
 from softq.integrations.transformers.token_classification.truth import AnnotatorTruth
 from softq.integrations.transformers.tokens import IGNORED
 from softq.integrations.transformers.words.encoder import Criterion
-from softq.integrations.transformers.words.trainer import WordTrainer
+from softq.integrations.transformers.words.trainer import WordTrainer, is_indexed
 from softq.linear.tagging import entity_reward
 from softq.metrics.spans import SPAN_METRICS, span_statistics
 from softq.rewards import PartReward
@@ -97,7 +97,7 @@ class TokenClassificationTrainer(WordTrainer):
             more["compute_metrics"] = partial(tagging_metrics, labels=names, scheme=scheme)
         if args.annotators is not None and more.get("train_dataset") is not None:
             rows = more["train_dataset"]
-            if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
+            if not is_indexed(rows):
                 raise DataError(
                     "a model of annotators compares all their labels: expected a train_dataset with"
                     f" a length, got {type(rows).__name__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ Distributions = Callable[[Rows], tuple[Distribution, Distribution]]
 
 
 @dataclass(frozen=True)
-class WordLosses:
+class WordLosses(ABC):
     """Losses of sentences. A subclass says what each kind of knowledge of a sentence asks for.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,7 +19,7 @@ from softq.neural.generation import evaluating
 Offsets = list[tuple[int, int]] | None
 
 
-class WordPredictor:
+class WordPredictor(ABC):
     """Predicts for texts, or lists of words; a subclass says what.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from softq.integrations.transformers.words.subwords import Subwords, WordTokeniz
 TARGETS = "softq_targets"
 
 
-class WordCollator:
+class WordCollator(ABC):
     """Makes batches of rows that have ``tokens``, a list of words.
 
     A subclass reads the rest of a row (`read`), and makes tensors of it (`targets`).

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from softq.errors import DataError, ModelError, RecipeError
@@ -127,6 +128,12 @@ class WordTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
         if prediction_loss_only:
             return loss, None, None
         return loss, outputs.predictions, None if targets is None else targets["gold"]
+
+
+def is_indexed(rows: Any) -> bool:
+    """Whether rows have a length and places, so that all can be looked at before training."""
+    streamed = isinstance(rows, IterableDataset)  # which has a __getitem__ that raises
+    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__") and not streamed
 
 
 def _read_by_model(inputs: Mapping[str, Any]) -> dict[str, Any]:
