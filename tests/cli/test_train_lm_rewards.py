@@ -158,6 +158,25 @@ def test_several_rewards_have_weights(files, runs, tmp_path):
     assert cell["reward"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_completions_that_have_rewards_need_no_references(files, runs, tmp_path):
+    sources = (files / "train.txt").read_text(encoding="utf-8").splitlines()
+    rows = [
+        {"prompt": source, "candidates": [source, "ula"], "candidate_rewards": [0.1, 0.9]}
+        for source in sources
+    ]
+    path = tmp_path / "scored.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = shlex.split("--objective raml --tau 0.1 --sampler dataset --epochs 1")
+    given = {"train_file": path, "dev_file": "dev.tsv"}
+    well(on_prompts(files, runs, tmp_path / "run", *flags, **given))
+    lines = RunFolder(tmp_path / "run").lines(TRAINING)
+    assert all(line["reward"] == pytest.approx(0.5) for line in lines)
+    assert not same_weights(weights_of(runs / "ml"), weights_of(tmp_path / "run"))
+    # another sampler has completions whose rewards nobody gave
+    flags[-3] = "dataset+model"
+    refused(on_prompts(files, runs, tmp_path / "none", *flags, **given), "row 1: the reward")
+
+
 def test_a_function_is_found_by_module_or_file(files):
     assert load_function(f"{files / 'rewards.py'}:short")(["a b"], ["a"]) == [-0.1]
     assert load_function("math:fsum")([1, 2]) == 3
