@@ -23,8 +23,8 @@ ROWS = [
 EVALUATED = random_rows(7, seed=1)  # two batches of four, of which the second is not full
 
 
-def train(folder, batch):
-    """Losses of each step, as they are in this process, and what evaluation says."""
+def train(folder, batch, prior="none"):
+    """Losses of each step, as they are in this process, what is logged, and what evaluation says."""
     settings = {
         "per_device_train_batch_size": batch,
         "per_device_eval_batch_size": batch,
@@ -37,12 +37,20 @@ def train(folder, batch):
         "num_train_epochs": 2,
         "corpus_metric": "chrf",
         "eval_mbr_samples": 2,
+        "prior": prior,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
     }
     trainer = trainer_for(tiny("llama"), folder, **data, **more, **settings)
     trainer.train()
     scores = trainer.evaluate()
     return {
         "losses": trainer.losses,
+        "logged": [
+            [line[name] for name in ("reward", "reward_std", "distinct", "ess")]
+            for line in trainer.state.log_history
+            if "reward" in line
+        ],
         "scores": {name: scores[f"eval_{name}"] for name in ("reward", "chrf")},
     }
 
@@ -73,20 +81,31 @@ def test_two_processes_are_one_with_twice_the_batch(tmp_path):
         env=environment,
     )
     assert ended.returncode == 0, ended.stderr
-    both = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    alone = train(tmp_path, 4)
+    for prior in ("none", "base"):
+        processes = [
+            json.loads((tmp_path / f"{rank}.json").read_text())[prior] for rank in range(2)
+        ]
+        check(processes, train(tmp_path, 4, prior))
+
+
+def check(both, alone):
+    """Whether two processes were one."""
     assert len(alone["losses"]) == 6
     means = [
         sum(losses) / 2 for losses in zip(*(process["losses"] for process in both), strict=True)
     ]
     assert means == pytest.approx(alone["losses"], abs=1e-5)
     assert min(alone["scores"].values()) > 0
+    assert len(alone["logged"]) == 6
     for process in both:
         assert process["scores"] == pytest.approx(alone["scores"], abs=1e-9)
+        for found, wanted in zip(process["logged"], alone["logged"], strict=True):
+            assert found == pytest.approx(wanted, abs=1e-5)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
-    (out / f"{os.environ['RANK']}.json").write_text(json.dumps(train(out, 2)))
+    found = {prior: train(out, 2, prior) for prior in ("none", "base")}
+    (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()

@@ -128,7 +128,7 @@ class PreparedStep:
             kept = base > -math.inf
         statistics = statistics_of(rewarded, self.sampled)
         if rewarded.reward is not None:
-            ess = target.effective_sample_size()
+            ess = target.effective_sample_size() / (outputs.log_base() > -math.inf).sum(1)
             statistics["ess"] = ess.masked_fill(rewarded.idle, math.nan)
         signature = target.signature + ":standardized" * rules.standardized
         if keep_all:
