@@ -62,13 +62,14 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, classifier, ner, parsing, translation, captioning, encoder, finetuning)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, classifier, ner, parsing, neural, translation, captioning, encoder, finetuning)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
 	$(BIN)/softq bench classifier
 	$(BIN)/softq bench ner
 	$(BIN)/softq bench parsing
+	$(BIN)/softq bench neural
 	$(BIN)/softq bench translation
 	$(BIN)/softq bench captioning
 	$(BIN)/softq bench encoder

@@ -57,6 +57,22 @@ BENCHMARKS = {
     "grid": Small("--rounds 1 --models 2 --steps 1 --device cpu", {"memory": lambda *_: {}}),
     "ner": Small("--rounds 1", {"SENTENCES": 20, "FEATURES": 5, "VOCABULARY": 300}),
     "parsing": Small("--passes 1 --sentences 20 --tau 0.2"),
+    "neural": Small(
+        "--rounds 1 --sentences 24 --device cpu",
+        {
+            "TAGGER_SIZES": ["--hidden", "8"],
+            "PARSER_SIZES": ["--hidden", "8", "--arc-size", "8", "--relation-size", "4"],
+            "ENCODER": {
+                "hidden_size": 8,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "intermediate_size": 8,
+                "batch": 2,
+                "tokens": 12,
+                "steps": 3,
+            },
+        },
+    ),
     "translation": Small(
         "--rounds 1 --steps 1 --size 8 --device cpu", {"SOURCE_VOCAB": 60, "TARGET_VOCAB": 60}
     ),

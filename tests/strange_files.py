@@ -4,6 +4,8 @@ For tests of damaged files and of files from strangers.
 """
 
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from safetensors.torch import save_file
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.formats.conllu import TreeSentence
 from softq.formats.vocabulary import Vocabulary
+from softq.integrations.transformers.saved import TransformersParser, TransformersTagger
 from softq.neural.parser import BiaffineParser, ParserSettings, TreeVocabulary
 from softq.neural.recipe import (
     CaptionDecoding,
@@ -24,6 +27,7 @@ from softq.neural.tagger import SequenceTagger
 from softq.neural.tagger_settings import TaggerSettings
 from softq.neural.text_generator import TextGenerator
 from softq.neural.words import WordVocabulary
+from tiny_taggers import save_encoder
 
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
 ATTRIBUTES = [[{"word": word} for word in sentence] for sentence in WORDS]
@@ -75,6 +79,13 @@ def write_models(folder):
     sizes = ParserSettings(**small, tag_size=2, arc_size=2, relation_size=2)
     words = TreeVocabulary.of(TREES, ["nsubj", "root"])
     BiaffineParser(words, sizes).save(folder / "neural-parser")
+    sizes = {"arc_size": 2, "relation_size": 2}
+    with tempfile.TemporaryDirectory() as place:
+        encoder = save_encoder(Path(place) / "encoder")
+        tagger = TransformersTagger.from_encoder(encoder, labels, scheme="bio")
+        parser = TransformersParser.from_encoder(encoder, ["nsubj", "root"], **sizes)
+    tagger.save(folder / "transformers-tagger")
+    parser.save(folder / "transformers-parser")
 
 
 def use(kind, path):
@@ -101,6 +112,12 @@ def use(kind, path):
         model.predict_marginals(WORDS)
     elif kind == "neural-parser":
         BiaffineParser.load(path).parse(TREES)
+    elif kind == "transformers-tagger":
+        model = TransformersTagger.load(path)
+        model.predict(WORDS)
+        model.predict_marginals(WORDS)
+    elif kind == "transformers-parser":
+        TransformersParser.load(path).parse(TREES)
     elif kind == "captioner":
         TextGenerator.load(path, kind).generate(ROWS)
     else:
@@ -118,6 +135,8 @@ KINDS = (
     "captioner",
     "neural-tagger",
     "neural-parser",
+    "transformers-tagger",
+    "transformers-parser",
 )
 NOTES = {"translator": ("about", "source.about"), "captioner": ("about", "target.about")}
 """Tensors that hold notes, where there are others than "about"."""

@@ -158,6 +158,25 @@ def test_several_rewards_have_weights(files, runs, tmp_path):
     assert cell["reward"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_completions_that_have_rewards_need_no_references(files, runs, tmp_path):
+    sources = (files / "train.txt").read_text(encoding="utf-8").splitlines()
+    rows = [
+        {"prompt": source, "candidates": [source, "ula"], "candidate_rewards": [0.1, 0.9]}
+        for source in sources
+    ]
+    path = tmp_path / "scored.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = shlex.split("--objective raml --tau 0.1 --sampler dataset --epochs 1")
+    given = {"train_file": path, "dev_file": "dev.tsv"}
+    well(on_prompts(files, runs, tmp_path / "run", *flags, **given))
+    lines = RunFolder(tmp_path / "run").lines(TRAINING)
+    assert all(line["reward"] == pytest.approx(0.5) for line in lines)
+    assert not same_weights(weights_of(runs / "ml"), weights_of(tmp_path / "run"))
+    # another sampler has completions whose rewards nobody gave
+    flags[-3] = "dataset+model"
+    refused(on_prompts(files, runs, tmp_path / "none", *flags, **given), "row 1: the reward")
+
+
 def test_a_function_is_found_by_module_or_file(files):
     assert load_function(f"{files / 'rewards.py'}:short")(["a b"], ["a"]) == [-0.1]
     assert load_function("math:fsum")([1, 2]) == 3
@@ -187,6 +206,11 @@ def test_a_function_that_cannot_be_loaded(files, tmp_path, monkeypatch, where, t
 
 
 # --- priors and presets ------------------------------------------------------------------------------
+
+
+def test_a_recipe_with_a_section_that_is_none(tmp_path):
+    (tmp_path / "mine.toml").write_text('task = "lm"\nobjective = "raml"\n', encoding="utf-8")
+    refused(softq("train", tmp_path / "mine.toml", "--dry-run"), "'objective' is a section")
 
 
 def test_a_preset_is_written_out_in_the_recipe(tmp_path):
@@ -359,7 +383,12 @@ def test_what_is_not_distilled(files, runs, tmp_path, monkeypatch, flags, text):
         ("--reward-function R:short", "row 1: ml needs references, got none"),
         ("--objective raml --tau 1 --distill-reward bleu", "distill_reward is for distillation"),
         (f"{ON_SAMPLES} --prior-weight inf", "prior_weight must be finite"),
-        ("--prior base", "prior 'base' is for raml and sqdml"),
+        ("--prior base --distill-samples 2", "prior 'base' is for raml and sqdml"),
+        (f"{ON_SAMPLES} --best-by chrf --held-out bleu", "best_by = chrf needs held_out = chrf"),
+        (
+            f"{ON_SAMPLES} --reward-function R:short --best-by chrf",
+            "dev.txt, row 1: best_by = chrf compares with references, got none",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(

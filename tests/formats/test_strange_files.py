@@ -222,8 +222,9 @@ def test_every_note_may_be_of_another_type(copy, kind):
     whole, places = path.read_bytes(), []
     change_notes(path, lambda notes: places.extend(places_of(notes)) or notes)
     assert len(places) > 5
+    odd = ODD[::4] if kind.startswith("transformers") else ODD  # they are slow to open
     for place in places:
-        for value in ODD:
+        for value in odd:
             path.write_bytes(whole)
             change_notes(
                 path, lambda notes, place=place, value=value: changed(notes, *place, value=value)

@@ -234,7 +234,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
         ),
     ),
     "biaffine": (
-        """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
+        """Time the training of a neural parser with softq's trees against SuPar's in the same loop.
 
     SuPar is optional: `make bench` installs it.
 
@@ -254,6 +254,23 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
                 exists=True,
             ),
             _rounds(5),
+        ),
+    ),
+    "neural": (
+        """Time the training of neural taggers and parsers, and a chain and trees on an encoder of BERT-base's size.
+
+    Speed of the steps of `softq train ner|parsing --model neural`, the share of loss and decoding, gradients against a plain loop, and
+    what structured heads cost in the training of an encoder. The bars are those of an H200.
+
+    **Examples**
+
+    ```sh
+    softq bench neural  # the table, in minutes on a GPU
+    ```
+    """,
+        (
+            _rounds(5),
+            _DEVICE,
         ),
     ),
     "translation": (

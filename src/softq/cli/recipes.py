@@ -178,8 +178,9 @@ _OF_A_PRESET = {  # sections and keys that a preset sets, by the names of the tr
 
 def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
     """The table with what its preset sets, where it has one; its objective is raml unless it says another."""
-    preset = table.get("objective", {}).get("preset")
-    if preset is None:
+    sections = {table.get(section, {}).__class__ for section in ("objective", "candidates")}
+    preset = table.get("objective", {}).get("preset") if sections == {dict} else None
+    if preset is None:  # or a section is none, which is told when the recipe is built
         return table
     from softq.integrations.transformers.presets import resolve  # which takes seconds
 

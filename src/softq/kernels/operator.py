@@ -284,7 +284,8 @@ def on_gpu(module: str, name: str) -> Callable[..., Any]:
     """A function of ``softq.kernels.MODULE``, imported when it runs: Triton needs a GPU."""
 
     def run(*given: Any) -> Any:
-        with torch.cuda.device_of(given[0]):  # Triton launches on the current one
+        # Triton launches on the current device
+        with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
             return getattr(import_module(f"softq.kernels.{module}"), name)(*given)
 
     return run

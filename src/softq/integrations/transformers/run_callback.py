@@ -91,7 +91,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
                 f"the loss became {self._loss} before step {state.global_step}: try a lower"
                 f" learning_rate; {self.run.path} keeps the checkpoints from before"
             )
-        seen = {name: value for name, value in logs.items() if name != "epoch"}
+        seen = {  # the norm of gradients may overflow
+            name: value
+            for name, value in logs.items()
+            if name != "epoch" and isinstance(value, int | float) and math.isfinite(value)
+        }
         self.run.append_line(TRAINING, self._place(state) | seen)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Taggers on encoders of Transformers as runs of ``softq train`` keep them: one file with everything in it."""
+"""Taggers and parsers on encoders of Transformers, as runs of ``softq train`` keep them: in one file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
-from softq.formats.file_checks import mapping, string_list
+from softq.formats.file_checks import mapping, refusing, string_list
 from softq.integrations.transformers.dependency_parsing.model import DependencyModel
 from softq.integrations.transformers.loading import loading, quiet, save_model, with_adapters
 from softq.integrations.transformers.token_classification.model import TokenClassificationModel
 from softq.integrations.transformers.words.encoder import WordModel
-from softq.integrations.transformers.words.subwords import Subwords
+from softq.integrations.transformers.words.subwords import Subwords, WordTokenizer
 from softq.neural.modules.biaffine import Biaffine, Views
 from softq.neural.parsing import NeuralParser
 from softq.neural.saved_module import SavedModule
@@ -134,13 +135,13 @@ class SavedEncoder(SavedModule):
         name = str(encoder)
         with loading(name), quiet():
             loaded, tokenizer = AutoModel.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        loaded = loaded.float()
+        loaded, files = loaded.float(), _files_of(WordTokenizer(tokenizer).tokenizer)
         with torch.random.fork_rng([]):
             torch.manual_seed(seed % 2**63)
             if lora:
                 loaded = with_adapters(loaded, lora)
             core = cls.core_type.from_encoder(loaded, labels, **settings)
-        return cls(core, _files_of(tokenizer), max_length, stride)
+        return cls(core, files, max_length, stride)
 
     @property
     def tokenizer(self) -> Any:
@@ -149,7 +150,13 @@ class SavedEncoder(SavedModule):
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedSubwords:
         """Sentences as subwords."""
-        return EncodedSubwords(self._collator.words(sentences), self._collator.inputs)
+        found, known = self._collator.words(sentences), self.core.get_input_embeddings().weight
+        largest = max((max(ids) for one in found for ids in one.windows if ids), default=0)
+        if largest >= len(known):
+            raise DataError(
+                f"the encoder knows {len(known)} token ids, and its tokenizer gave {largest}"
+            )
+        return EncodedSubwords(found, self._collator.inputs)
 
     def read(self, batch: SubwordBatch) -> Any:
         """What the model returns for a batch."""
@@ -172,6 +179,14 @@ class SavedEncoder(SavedModule):
             **self._windows,
             **super().about(),
         }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The model of `tensors`, in evaluation mode; what is none, or damaged, is a `DataError`."""
+        model = super().from_tensors(tensors)
+        with refusing("expected a model that can read a word"), torch.no_grad():
+            model.read(model.encode_words([["a"]]).batch([0]))
+        return model
 
     @classmethod
     def from_about(cls, about: Mapping[str, Any]) -> Self:

@@ -16,6 +16,7 @@ from softq.lab.report.drawing import Canvas, Look, Series, describe, number_axis
 from softq.lab.report.experiment import Score, mean_and_range
 from softq.lab.report.results import ModelResult, Results, System, Variant
 from softq.lab.report.tables import BAYES, method_names
+from softq.lab.tasks.lm_recipe import TASK as LM
 from softq.metrics import Interval
 
 LOOKS = {
@@ -353,6 +354,7 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
         groups.setdefault((name, name if averaged else label), []).append(model)
     looks = dict(zip(dict.fromkeys(name for name, _ in groups), cycle(RUN_LOOKS), strict=False))
     task, metric = pairs[0][0].task, pairs[0][0].metric
+    split = "Development" if task == LM else "Training"  # text models have the other by step
     panels = [
         Panel(
             title,
@@ -364,7 +366,7 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
             "",
             4,
         )
-        for title, column in (("Training cross-entropy", 1), (f"Development {metric}", 2))
+        for title, column in ((f"{split} cross-entropy", 1), (f"Development {metric}", 2))
     ]
     how = (
         " Lines are averages over the runs of an objective, bands their range." if averaged else ""
@@ -372,7 +374,7 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
     return panels_figure(
         f"learning-curves-{task}-{metric}",
         f"Learning curves of {task}",
-        f"By epoch: the training cross-entropy, and {metric} on the development set."
+        f"By epoch: the {split.lower()} cross-entropy, and {metric} on the development set."
         + (how or (" Runs of one objective look alike." if alike else "")),
         panels,
         "epoch",

@@ -2,7 +2,8 @@
 
 A task is ``NAME_recipe.py``, the keys of its recipe, which imports nothing that is slow to import,
 and ``NAME.py``, the task itself. Translation and captioning share ``sequence_*.py``, taggers and
-parsers ``linear_learner.py``, and where they are neural ``neural_learner.py``.
+parsers ``linear_learner.py``, and where they are neural ``neural_learner.py``; on encoders of
+Transformers ``pretrained.py`` and the keys of ``encoder_recipe.py``.
 """
 
 from __future__ import annotations

@@ -270,13 +270,17 @@ def _try_reward(recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, 
     """An error if the reward fails on a row, or compares with references that are not there, before anything is written."""
     reward: Reward = trainer.reward
     if reward.uses_references:
-        name = recipe.data.train or "the built-in world"
+        name, score = recipe.data.train or "the built-in world", f"the reward {reward.signature}"
         needed = recipe.objective.name != "ml" and not recipe.candidates.distill_samples
-        check_references(reward.signature, train if needed else (), name)
-        check_references(reward.signature, dev, recipe.data.dev or name)
+        given = recipe.candidates.sampler == "dataset"
+        check_references(score, train if needed else (), name, given=given)
+        check_references(score, dev, recipe.data.dev or name)
+    if recipe.evaluation.best_by != "reward":
+        name = recipe.data.dev or recipe.data.train
+        check_references(f"best_by = {recipe.evaluation.best_by}", dev, name)
     row = trainer.eval_dataset[0]
-    given = row.get("labels") or [row["input_ids"]]
-    mean_rewards([given[0]], [given], with_sources(reward, [row["input_ids"]]))
+    texts = row.get("labels") or [row["input_ids"]]
+    mean_rewards([texts[0]], [texts], with_sources(reward, [row["input_ids"]]))
 
 
 def _distillation(

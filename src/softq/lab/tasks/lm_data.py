@@ -49,10 +49,9 @@ def _needed(recipe: LmRecipe, train: Rows) -> Iterator[str]:
     """What rows lack that the objective is trained on; a warning where they have what it is not."""
     likelihood, settings = recipe.objective.name == "ml", recipe.candidates
     kinds = set() if likelihood else {*settings.sampler.split("+")}
-    if settings.distill_samples:  # rows are made in each epoch
-        return
     changed = sorted(kinds & _OF_REFERENCES)
-    for number, row in enumerate(train, start=1):
+    # rows that are distilled are made in each epoch
+    for number, row in enumerate(() if settings.distill_samples else train, start=1):
         place = f"{recipe.data.train or 'the built-in world'}, row {number}"
         if "dataset" in kinds and not row.get("candidates"):
             yield f"{place}: sampler = dataset needs candidates, got none"
@@ -64,10 +63,11 @@ def _needed(recipe: LmRecipe, train: Rows) -> Iterator[str]:
                 )
             if changed:
                 yield f"{place}: sampler = {changed[0]} changes references, got none: use model"
-    if "dataset" not in kinds and any("candidates" in row for row in train):
+    unused = settings.distill_samples or "dataset" not in kinds
+    if unused and any("candidates" in row for row in train):
         warnings.warn(
             f"{recipe.data.train} has candidates, which are used by raml and sqdml with sampler ="
-            " dataset alone",
+            " dataset alone, and not with distill_samples",
             DataWarning,
             stacklevel=2,
         )

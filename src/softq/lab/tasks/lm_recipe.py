@@ -343,6 +343,16 @@ class LmEvaluation(RecipeSection):
     max_new_tokens: int = key(128, "longest text that is generated, in candidates too", least=1)
     batch_size: int = key(64, "sources at a time", identity=False, least=1)
 
+    def conflicts(self) -> Conflicts:
+        """Models are chosen by a score that is computed."""
+        return (
+            (
+                self.best_by in ("bleu", "chrf") and self.held_out not in ("auto", self.best_by),
+                f"best_by = {self.best_by} needs held_out = {self.best_by} or auto, got"
+                f" {self.held_out}",
+            ),
+        )
+
 
 @dataclass(frozen=True)
 class LmRecipe(RecipeSection):

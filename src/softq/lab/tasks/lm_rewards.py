@@ -78,11 +78,16 @@ def _told(error: Exception, place: str) -> str:
     return f"{line}{type(error).__name__}: {error}"
 
 
-def check_references(signature: str, rows: Sequence[dict[str, Any]], name: str) -> None:
-    """An error if a reward compares with references and a row has none."""
+def check_references(
+    score: str, rows: Sequence[dict[str, Any]], name: str, *, given: bool = False
+) -> None:
+    """An error if a reward or score compares with references and a row has none.
+
+    With ``given`` a row may have the rewards of its candidates instead.
+    """
     for number, row in enumerate(rows, start=1):
-        if not row.get("references"):
+        if not (row.get("references") or (given and row.get("candidate_rewards"))):
             raise DataError(
-                f"{name}, row {number}: the reward {signature} compares with references, got none:"
-                " give references, or a reward of completions alone"
+                f"{name}, row {number}: {score} compares with references, got none: give"
+                " references, or a reward of completions alone"
             )
