@@ -2,6 +2,8 @@
 
     python examples/bilstm_crf.py --objective ml       # the likelihood of all their labels
     python examples/bilstm_crf.py --objective sqdml    # aimed at token accuracy, a word of an entity counting three times
+
+A tagger of your own has to return a `softq.Chain`.
 """
 
 from argparse import ArgumentParser, Namespace
