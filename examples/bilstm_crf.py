@@ -1,10 +1,9 @@
-"""A BiLSTM tagger with a CRF on top, trained on what several imperfect annotators say of entities.
+"""A BiLSTM tagger with a CRF on top, trained on what several imperfect annotators of a built-in world say of entities.
 
     python examples/bilstm_crf.py --objective ml       # the likelihood of all their labels
     python examples/bilstm_crf.py --objective sqdml    # aimed at token accuracy, a word of an entity counting three times
 
-The data come from a built-in world whose Bayes rule is known, so the table at the end shows what is left to gain. A tagger of your own
-has to return a `softq.Chain`; `target` says what it should become.
+A tagger of your own has to return a `softq.Chain`.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -50,8 +49,7 @@ class Data:
 
 def make_tagger(vocabulary: WordVocabulary, constraints: bool) -> SequenceTagger:
     """Words and their characters to a distribution over label sequences."""
-    forbid = "model" if constraints else "none"  # label sequences that are not BIO
-    seed = int(torch.randint(2**31, ()))
+    forbid, seed = "model" if constraints else "none", int(torch.randint(2**31, ()))
     return SequenceTagger(vocabulary, LABELS, SIZES, scheme="bio", constraints=forbid, seed=seed)
 
 
@@ -67,8 +65,8 @@ def target(model: softq.Chain, refs: Tensor, weights: Tensor, options: Namespace
 
 def train(tagger: SequenceTagger, data: Data, options: Namespace) -> None:
     """Any PyTorch loop."""
-    orders = [torch.randperm(len(data.references)) for _ in range(options.epochs)]
-    steps = [index for order in orders for index in order.split(32)]
+    sentences = torch.cat([torch.randperm(len(data.references)) for _ in range(options.epochs)])
+    steps = sentences.split(32)
     optimizer = torch.optim.Adam(tagger.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(steps))
     for index in track(steps, options.objective, console=Console(stderr=True)):
@@ -104,7 +102,6 @@ def main() -> None:
     options = make.parse_args()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # tensors this small gain nothing from a second thread
-
     world = EntityWorld()
     crowd = world.annotate(world.sample(options.sentences, seed=options.seed), seed=options.seed)
     test = world.sample(1000, seed=options.seed + 1)
@@ -113,8 +110,8 @@ def main() -> None:
     weights = [list(reference_weights(sentence, reliability)) for sentence in crowd]
     train(tagger, Data(crowd, weights, tagger.vocabulary), options)
     table = Table("", "token accuracy", "span precision", "recall", "F1")
-    predicted = tagger.predict([sentence.tokens for sentence in test], "mbr")
-    add_row(table, f"BiLSTM-CRF, {options.objective}", test, predicted)
+    found = tagger.predict([sentence.tokens for sentence in test], "mbr")
+    add_row(table, f"BiLSTM-CRF, {options.objective}", test, found)
     add_row(table, "Bayes rule", test, [bayes_rule(world, sentence) for sentence in test])
     Console().print(table)
 

@@ -58,11 +58,10 @@ BENCHMARKS = {
     "ner": Small("--rounds 1", {"SENTENCES": 20, "FEATURES": 5, "VOCABULARY": 300}),
     "parsing": Small("--passes 1 --sentences 20 --tau 0.2"),
     "neural": Small(
-        "--rounds 1 --sentences 24 --device cpu",
+        "--rounds 1 --sentences 24 --device cpu --part tagger --part parser",
         {
             "TAGGER_SIZES": ["--hidden", "8"],
             "PARSER_SIZES": ["--hidden", "8", "--arc-size", "8", "--relation-size", "4"],
-            "TINY": True,
         },
     ),
     "translation": Small(
