@@ -4,22 +4,16 @@ Sentences are made here: as many, and as long, as those of the English Web Treeb
 vocabulary. *Recorded* is how ``softq train … --model neural`` steps on a GPU, each batch one CUDA
 graph; *eager* is the same step kernel by kernel. The share of the loss is that of log Z and its
 gradient, that of decoding the most probable labels of the same sentences, both against the steps.
-Heads on an encoder of BERT-base's size (random weights) are timed in the loop of their Trainers,
-between the moment a batch is there and the updated weights. Bars are those of an H200.
+Heads on an encoder of BERT-base's size are those of ``words.py``. Bars are those of an H200.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import platform
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +33,13 @@ from softq.neural import BiaffineParser, SequenceTagger, TreeVocabulary, WordVoc
 from softq.neural.parser_settings import ParserSettings
 from softq.neural.recorded_steps import matrix_precision
 from softq.neural.tagger_settings import TaggerSettings
-from timing import by_turns, synchronize
+from timing import by_turns
 
 SENTENCES, WORDS, MEAN_LENGTH, LONGEST = 4096, 15_000, 16.3, 80
 LABELS = ("O", *(f"{kind}-{entity}" for entity in ("PER", "LOC", "ORG", "MISC") for kind in "BI"))
 RELATIONS = tuple(f"relation{k}" for k in range(37))
 UPOS = tuple(f"POS{k}" for k in range(17))
-ENCODER = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
-ENCODER |= {"intermediate_size": 3072, "batch": 64, "tokens": 64, "steps": 24}
+TINY = False  # the encoder, to try it on a CPU
 TAGGER_SIZES = ["--batch-size", "32"]
 PARSER_SIZES: list[str] = []
 BARS = {
@@ -261,96 +254,23 @@ def bench_gradients(path: dict[str, Path], device: str) -> list[dict[str, Any]]:
 
 
 def bench_transformers(device: str, rounds: int) -> list[dict[str, Any]]:
-    """Milliseconds of a step with each head, and how much more than a softmax costs."""
-    import transformers
+    """Milliseconds of a step with each head by ML, and how much more than a softmax it costs."""
+    import words
 
-    from softq.integrations import transformers as ours
-    from softq.integrations.transformers.loading import train_tokenizer
-
-    transformers.utils.logging.set_verbosity_error()
-    tokenizer = train_tokenizer(list("abcdefghijklmnopqrstuvwxyz"), 80)
-    sizes = {name: size for name, size in ENCODER.items() if "_" in name}
-    config = transformers.BertConfig(pad_token_id=tokenizer.pad_token_id, **sizes)
-    rows = make_rows(ENCODER["batch"] * 4, ENCODER["tokens"] - 1)  # and the end of a sentence
-
-    def tagger(head: str) -> Any:
-        encoder = transformers.BertModel(config)
-        return ours.TokenClassificationModel.from_encoder(encoder, LABELS, head=head)
-
-    heads: dict[str, tuple[str, Callable[[], Any]]] = {
-        "softmax head": ("TokenClassification", partial(tagger, "independent")),
-        "chain head": ("TokenClassification", partial(tagger, "chain")),
+    precision = "bf16" if device == "cuda" else "float32"
+    options = argparse.Namespace(device=device, precision=precision, tiny=TINY)
+    steps = {
+        name.removesuffix(", ML"): step
+        for name, step in words.contenders(options).items()
+        if not name.endswith("RAML")
     }
-    if hasattr(ours, "DependencyTrainer"):
-        heads["tree head"] = (
-            "Dependency",
-            lambda: ours.DependencyModel.from_encoder(transformers.BertModel(config), RELATIONS),
-        )
-    times: dict[str, list[float]] = {name: [] for name in heads}
-    for _ in range(rounds):  # by turns, so that a slow phase of the machine hits all of them
-        for name, (kind, make) in heads.items():
-            times[name].append(time_steps(ours, kind, make(), tokenizer, rows, device))
-    ms = {name: statistics.median(several) for name, several in times.items()}
+    ms = by_turns(steps, rounds=rounds, warmup=5)
     found = [row(f"step, {name}", value, "ms") for name, value in ms.items()]
+    heads = {"chain head": "chain", "tree head": "projective tree"}
     return found + [
-        row(name, value / ms["softmax head"] - 1, "more than a softmax head")
-        for name, value in ms.items()
-        if name != "softmax head"
+        row(name, ms[head] / ms["softmax"] - 1, "more than a softmax")
+        for name, head in heads.items()
     ]
-
-
-def make_rows(count: int, words: int) -> list[dict[str, Any]]:
-    """Rows of as many words each, with labels and with trees."""
-    random = np.random.default_rng(0)
-    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    tree = softq.ProjectiveTree(torch.zeros(words + 1, words + 1))
-    heads = tree.sample((count,), generator=torch.Generator().manual_seed(0)).tolist()
-    return [
-        {
-            "tokens": random.choice(letters, words).tolist(),
-            "ner_tags": random.integers(len(LABELS), size=words).tolist(),
-            "heads": tops,
-            "deprels": random.choice(RELATIONS, words).tolist(),
-        }
-        for tops in heads
-    ]
-
-
-def time_steps(
-    ours: Any, kind: str, model: Any, tokenizer: Any, rows: list[dict[str, Any]], device: str
-) -> float:
-    """Median milliseconds of a step of a Trainer, the first third left out."""
-    import transformers
-
-    seconds: list[float] = []
-
-    class Clock(transformers.TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            synchronize()
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            synchronize()
-            seconds.append(time.perf_counter() - self.began)
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = getattr(ours, f"{kind}Arguments")(
-            folder,
-            max_steps=ENCODER["steps"],
-            per_device_train_batch_size=ENCODER["batch"],
-            bf16=device == "cuda",
-            use_cpu=device == "cpu",
-            report_to=[],
-            disable_tqdm=True,
-            save_strategy="no",
-            logging_strategy="no",
-        )
-        trainer = getattr(ours, f"{kind}Trainer")(
-            model, options, processing_class=tokenizer, train_dataset=rows, callbacks=[Clock()]
-        )
-        with contextlib.redirect_stdout(io.StringIO()):
-            trainer.train()
-    return 1e3 * statistics.median(seconds[len(seconds) // 3 :])
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -395,7 +315,7 @@ def main() -> None:
         if "gradients" in parts:
             rows += bench_gradients(files, device)
     if "transformers" in parts:
-        rows += bench_transformers(device, min(options.rounds, 3))
+        rows += bench_transformers(device, 3 * options.rounds)
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     if not options.json:
         show(rows, machine)

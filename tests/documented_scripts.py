@@ -62,15 +62,7 @@ BENCHMARKS = {
         {
             "TAGGER_SIZES": ["--hidden", "8"],
             "PARSER_SIZES": ["--hidden", "8", "--arc-size", "8", "--relation-size", "4"],
-            "ENCODER": {
-                "hidden_size": 8,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "intermediate_size": 8,
-                "batch": 2,
-                "tokens": 12,
-                "steps": 3,
-            },
+            "TINY": True,
         },
     ),
     "translation": Small(

@@ -466,6 +466,11 @@ def test_evaluation_of_prompts_alone(tmp_path):
     assert 0 <= scores["eval_reward"] <= 1
     assert "eval_bleu" not in scores
     assert "eval_loss" not in scores
+    on_references = trainer_for(tiny("llama"), tmp_path, words=tokenizer(), evaluate=PROMPTS)
+    with pytest.raises(
+        DataError, match="a row to evaluate has no 'labels', and the reward 'senten"
+    ):
+        on_references.evaluate()
     with pytest.raises(
         RecipeError, match="eval_mbr_samples needs a reward that compares two texts"
     ):

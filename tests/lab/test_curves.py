@@ -213,6 +213,10 @@ def test_unknown_and_impossible_outputs_do_not_fit_the_temperature():
     assert others.temperature(np.arange(30)) == whole.temperature(np.arange(29))
     nothing = Believed([(np.arange(30), trees)], [changed[29]] * 30)
     assert nothing.temperature(np.arange(30)) == 1.0
+    p = Independent(torch.tensor([[[0.0, -torch.inf]] * 2] * 2))  # label 1 is forbidden
+    for right in ([0, -1], [0, 1], [-1, -1]):
+        believed = Believed([(np.arange(2), p)], [np.array(right)] * 2)
+        assert believed.temperature(np.arange(2)) == 1.0
 
 
 # --- in the report --------------------------------------------------------------------------------

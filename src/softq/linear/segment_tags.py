@@ -2,7 +2,7 @@
 
 A segment's score is the sum of its words' tag scores and a score of its length,
 
-    s(t, d, type) = Σ_{i = t .. t+d} score(i, tag of word i in an entity of this type) + length[d, type],
+    s(t, d, type) = Σ_{i = t .. t+d} score(i, tag of word i in such an entity) + length[d, type],
 
 so that everything known of a model or a target is what it expects of tags, of neighbouring types
 and of lengths (Sarawagi and Cohen 2004): sparse features score tags, as those of a chain do.
@@ -30,7 +30,7 @@ from softq.spaces import SemiMarkov, pack_segments, unpack_segments
 Array = np.ndarray[Any, Any]
 
 
-class Expected(NamedTuple):
+class ExpectedTags(NamedTuple):
     """What is expected of a batch's segments.
 
     Attributes:
@@ -54,8 +54,9 @@ class SegmentTags:
         longest: L.
 
     >>> spelled = SegmentTags(("B-PER", "I-PER", "O"), "bio", longest=2)
-    >>> p = spelled.distribution(torch.zeros(1, 3, 3), torch.zeros(spelled.table_shape), torch.tensor([3]))
-    >>> p.log_partition.exp().round().item()  # 2 · 2 · 2 of one word each, and 2 + 2 with two in one
+    >>> scores, table = torch.zeros(1, 3, 3), torch.zeros(spelled.table_shape)
+    >>> p = spelled.distribution(scores, table, torch.tensor([3]))
+    >>> p.log_partition.exp().round().item()  # 2 · 2 · 2 of one word each, 2 + 2 with two in one
     12.0
     >>> spelled.written(p.mode(), p.all_lengths())[0]
     ['O', 'O', 'O']
@@ -105,9 +106,9 @@ class SegmentTags:
         return torch.tensor([[place(OUTSIDE), *row] for row in rows])
 
     def scores(self, tags: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of segments ``[B, n, L, C]`` from those of tags ``[B, n, K]`` and lengths ``[L, C]``.
+        """Scores of segments ``[B, n, L, C]`` from those of tags and lengths.
 
-        An ``O`` of more than one word has -inf.
+        Tags are ``[B, n, K]``, lengths ``[L, C]``. An ``O`` of more than one word has -inf.
         """
         columns = self._columns.to(tags.device)
         run, inner, last, only = (tags[..., row] for row in columns)
@@ -121,7 +122,7 @@ class SegmentTags:
         return torch.stack(made, -2) + (lengths + allowed)
 
     def distribution(self, tags: Tensor, table: Tensor, lengths: Tensor) -> SemiMarkov:
-        """The distribution with these scores of tags ``[B, n, K]``, and of types and lengths ``[C + L, C]``."""
+        """The distribution with scores of tags ``[B, n, K]``, types and lengths ``[C + L, C]``."""
         kinds, table = len(self.kinds), table.to(tags)
         segments = self.scores(tags, table[kinds:])
         return SemiMarkov(segments, table[:kinds], lengths, validate=False)
@@ -131,17 +132,17 @@ class SegmentTags:
         tags = torch.zeros(count, int(lengths.max()), len(self.labels), dtype=torch.float64)
         return self.distribution(tags, tags.new_zeros(self.table_shape), lengths)
 
-    def expected(self, segments: Tensor, pairs: Tensor) -> Expected:
-        """What the expected segments ``[B, n, L, C]`` and neighbours ``[B, C, C]`` say of tags, types and lengths."""
+    def expected(self, segments: Tensor, pairs: Tensor) -> ExpectedTags:
+        """Tags, types and lengths in expected segments ``[B, n, L, C]`` and pairs ``[B, C, C]``."""
         tags = segments.new_zeros(*segments.shape[:2], len(self.labels), requires_grad=True)
         sizes = segments.sum((0, 1))
         with torch.enable_grad():  # the adjoint of a linear map is its gradient
             made = self.scores(tags, torch.zeros_like(sizes))
         (found,) = torch.autograd.grad(made, tags, segments)
-        return Expected(found, torch.cat([pairs.sum(0), sizes]))
+        return ExpectedTags(found, torch.cat([pairs.sum(0), sizes]))
 
     def reward(self, entity_weight: float = 1.0) -> SegmentAccuracy:
-        """What a segment with the right words and type earns: 1 for ``O``, the weight for an entity."""
+        """What an exact segment earns: 1 for ``O``, the weight for an entity."""
         return SegmentAccuracy([1.0, *[entity_weight] * (len(self.kinds) - 1)])
 
     # --- sentences ----------------------------------------------------------------------------

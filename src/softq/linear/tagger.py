@@ -60,7 +60,7 @@ _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
 class SpanProbability(NamedTuple):
-    """An entity that may be in a sentence: its type, first word, the word after its last, and how probable it is."""
+    """An entity that a sentence may have: type, first word, word after its last, probability."""
 
     kind: str
     start: int
@@ -594,7 +594,10 @@ class CRFTagger(SavedEstimator):
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of neighbouring labels, or types of segments, that are not 0: ``{(label, next label): weight}``."""
+        """Weights of neighbouring labels that are not 0: ``{(label, next label): weight}``.
+
+        Of segments, those of neighbouring types.
+        """
         tagger = self._fitted()
         names = tagger.segments.kinds if tagger.segments else tagger.labels
         table = tagger.transitions[: len(names)]
@@ -602,7 +605,7 @@ class CRFTagger(SavedEstimator):
 
     @property
     def length_features_(self) -> dict[tuple[int, str], float]:
-        """Weights of lengths of segments that are not 0: ``{(words, type): weight}``; none of a chain."""
+        """Weights of lengths of segments that are not 0: ``{(words, type): weight}``."""
         tagger = self._fitted()
         kinds = tagger.segments.kinds if tagger.segments else tagger.labels
         table = tagger.transitions[len(kinds) :]

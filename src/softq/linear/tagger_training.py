@@ -239,7 +239,10 @@ class CRFObjective:
     def _segment_differences(
         self, segments: SegmentTags, weights: Array, transitions: Array
     ) -> tuple[float, Array]:
-        """What `kernels.differences` finds of a chain: Σ log Z - <E_target, label scores>, and Σ E_model of the table."""
+        """What `kernels.differences` finds of a chain.
+
+        Σ log Z - <E_target, label scores>, and Σ E_model of types and lengths.
+        """
         _, offsets, indices, values, target = self._corpus
         scores = kernels.emissions(offsets, indices, values, weights, target.shape[1])
         loss = -float(np.sum(target * scores, dtype=np.float64))

@@ -24,7 +24,7 @@ from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.features.matrix import batches_of_like_lengths
-from softq.linear.segment_tags import Expected, SegmentTags
+from softq.linear.segment_tags import ExpectedTags, SegmentTags
 from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import Constraints, ObjectiveName
 from softq.options import LabelDecoding as Decoding
@@ -89,9 +89,9 @@ class Forbidden(NamedTuple):
         """Outputs of chains are ids of labels."""
         return references
 
-    def expected(self, labels: Tensor, pairs: Tensor) -> Expected:
+    def expected(self, labels: Tensor, pairs: Tensor) -> ExpectedTags:
         """What a corpus needs of expected labels ``[B, n, K]`` and neighbours of each token."""
-        return Expected(labels, pairs.sum((0, 1)))
+        return ExpectedTags(labels, pairs.sum((0, 1)))
 
     def space(self, count: int, lengths: Tensor) -> Chain:
         """The label sequences of ``count`` sentences that are allowed, all with the score 0."""
@@ -173,10 +173,10 @@ class References(NamedTuple):
 
 
 class CorpusTarget(NamedTuple):
-    """All that the cross-entropy of a chain, or of segments, asks of the targets of N sentences with T tokens.
+    """All that the cross-entropy of a chain, or of segments, asks of the targets of N sentences.
 
     Attributes:
-        labels: ``[T, K]`` float32, the expectation of each label at each token.
+        labels: ``[T, K]`` float32, the expectation of each label at each of their T tokens.
         pairs: ``[K, K]`` float64, the expected number of neighbours (from, to) in the corpus; of
             segments those of types and lengths, ``[C + L, C]`` (see `SegmentTags`).
         entropy: of the target, summed over sentences, in nats. For RAML with several references it
@@ -298,7 +298,11 @@ def _check_allowed(space: Distribution, refs: Tensor, weights: Tensor, batch: Ar
 
 
 def token_batches(lengths: Array, cells: Array, most: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Batches of sentences of like length: numbers ``[B]``, places of their tokens in the corpus, and which of them are real, ``[B, n]``."""
+    """Batches of sentences of like length.
+
+    Their numbers ``[B]``, the places of their tokens in the corpus ``[B, n]``, 0 on padding, and
+    which of them are real.
+    """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     for batch in batches_of_like_lengths(lengths, cells, most):
         within = np.arange(int(lengths[batch].max()))

@@ -429,6 +429,12 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
                 if name not in others and value is not None
             }
             references = [row.references for row in batch[ROWS]]
+            if self.reward.uses_references and not all(references):
+                raise DataError(
+                    f"a row to evaluate has no 'labels', and the reward {self.reward.signature!r}"
+                    " compares with references: give a function of completions and prompts, or set"
+                    " eval_generate False"
+                )
             reward = with_sources(self.reward, [row.source for row in batch[ROWS]])
             found = write_and_score(self.writer, core, inputs, references, reward)
             seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from softq.calibration import (
     UNKNOWN,
@@ -87,9 +88,12 @@ class Believed(NamedTuple):
                 else np.full_like(self.right[number], UNKNOWN)  # is left out
                 for number, of_use in zip(numbers.tolist(), kept.tolist(), strict=True)
             }
-            if any((one != UNKNOWN).any() for one in right.values()):
+            output = batch_of(right, numbers, model)
+            score = model.like(*model.given()).score(output.clamp(min=0))
+            known = [bool((right[number] != UNKNOWN).all()) for number in numbers.tolist()]
+            if bool((torch.tensor(known) & (score.cpu() > -math.inf)).any()):
                 models.append(model)
-                outputs.append(batch_of(right, numbers, model))
+                outputs.append(output)
         if not models:
             return 1.0
         with warnings.catch_warnings():

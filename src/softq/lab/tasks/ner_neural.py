@@ -185,7 +185,7 @@ class NeuralTaggerLearner(NeuralLearner):
             optimizer=optimizer,
             warmup=recipe.encoder.warmup if recipe.model.pretrained else 0.0,
             graphs=recipe.network.graphs
-            and not recipe.model.pretrained
+            and not (recipe.model.pretrained or segments)
             and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             metric=metric,
