@@ -63,7 +63,7 @@ COMMANDS = {
     "data": _Listed(
         "data_command",
         "Look at files before training: what they hold, what is wrong with them, images as"
-        " vectors.",
+        " vectors, samples as rows.",
     ),
     "bench": _Listed(
         "bench_command", "Measure how fast softq is on this machine, beside other packages."
