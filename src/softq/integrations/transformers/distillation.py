@@ -147,27 +147,18 @@ def distill_to(
     if not sources:
         raise DataError("expected sources to distill from, got none")
     _utility(model, how)  # an error before anything is written
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     digest = hashlib.sha256(json.dumps(list(sources)).encode()).hexdigest()[:16]
     names = ("samples", "reward", "temperature", "top_p", "max_new_tokens", "batch_size", "seed")
     settings = {name: getattr(how, name) for name in names}
     described = {"sources": digest, "hard": hard, **settings, **(about or {})}
     folder, part = RunFolder(out.parent), f".{out.name}.part"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    begun = folder.lines(part)
-    if begun and begun[0] != described:
-        changed = sorted(name for name in described if begun[0].get(name) != described[name])
-        raise RunError(
-            f"{out} was begun and not finished with other {', '.join(changed) or 'settings'}: finish"
-            f" it with the same ones, choose another file, or delete {out.with_name(part)} to begin"
-            " anew"
-        )
-    folder.rewrite_lines(part, begun or [described])  # without half a line that a kill has left
+    begun = _begin(out, folder, part, described)
+    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     done = [row for line in begun[1:] for row in line["rows"]]
     before = len(done)
     tell(before, len(sources))
     ordered = [sources[place] for place in order]
-    for rows in distill(model, ordered, how, hard=hard, skip=max(0, len(begun) - 1)):
+    for rows in distill(model, ordered, how, hard=hard, skip=len(begun) - 1):
         folder.append_line(part, {"rows": rows})
         done += rows
         tell(len(done), len(sources))
@@ -178,3 +169,19 @@ def distill_to(
     write_atomically(out, lines.encode())
     out.with_name(part).unlink()
     return Distilled(len(kept), len(done) - len(kept), before)
+
+
+def _begin(out: Path, folder: RunFolder, part: str, described: dict[str, Any]) -> list[Any]:
+    """The lines of an unfinished file, the first of which says what it depends on."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    begun = folder.lines(part)
+    if begun and begun[0] != described:
+        changed = sorted(name for name in described if begun[0].get(name) != described[name])
+        raise RunError(
+            f"{out} was begun and not finished with other {', '.join(changed) or 'settings'}: finish"
+            f" it with the same ones, choose another file, or delete {out.with_name(part)} to begin"
+            " anew"
+        )
+    lines = begun or [described]
+    folder.rewrite_lines(part, lines)  # without half a line that a kill has left
+    return lines

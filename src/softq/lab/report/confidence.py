@@ -11,7 +11,7 @@ from softq.lab.report.drawing import Canvas, Look, Series, plain
 from softq.lab.report.experiment import mean_and_range
 from softq.lab.report.figures import RUN_LOOKS
 from softq.lab.report.results import ModelResult
-from softq.lab.run import Curves, SetsRow, WeightPoint
+from softq.lab.run import Curves, PrecisionRecall, SetsRow, WeightPoint
 from softq.metrics import Interval
 
 Spread = Callable[[Sequence[float]], Interval]
@@ -258,19 +258,6 @@ def precision_recall(shown: Sequence[Curved]) -> Figure:
         f" recall {100 * (point['recall'] or 0):.1f}"
         for one, point in zip(drawn, chosen, strict=True)
     )
-    rows: list[Sequence[Value]] = [
-        (
-            one.label,
-            point["weight"],
-            *(
-                None if value is None else 100 * value
-                for value in (point["precision"], point["recall"], point["f1"], point["dev_f1"])
-            ),
-            "chosen" if point == one.curves["precision_recall"]["chosen"] else None,
-        )
-        for one in shown
-        for point in one.curves["precision_recall"]["points"]
-    ]
     weights = [row["weight"] for one in shown for row in one.curves["precision_recall"]["points"]]
     scores = [Column(name, ".2f") for name in ("Precision", "Recall", "F1", "Dev F1")]
     return Figure(
@@ -286,10 +273,22 @@ def precision_recall(shown: Sequence[Curved]) -> Figure:
             "precision-recall",
             "The points of this figure",
             [Column("Model"), Column("Entity weight", "g"), *scores, Column("On dev")],
-            rows,
+            [row for one in shown for row in _weight_rows(one)],
             folded=True,
         ),
     )
+
+
+def _weight_rows(one: Curved) -> list[Sequence[Value]]:
+    """What a model has at each entity weight, in percent."""
+    found: PrecisionRecall = one.curves["precision_recall"]
+    rows: list[Sequence[Value]] = []
+    for point in found["points"]:
+        values = (point["precision"], point["recall"], point["f1"], point["dev_f1"])
+        shares = [None if value is None else 100 * value for value in values]
+        chosen = "chosen" if point == found["chosen"] else None
+        rows.append((one.label, point["weight"], *shares, chosen))
+    return rows
 
 
 def _points(points: Sequence[WeightPoint]) -> list[tuple[float, float]]:

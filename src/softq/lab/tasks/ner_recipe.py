@@ -458,15 +458,11 @@ class NerRecipe(RecipeSection):
             ),
         )
 
-    def conflicts(self) -> Conflicts:
-        """What the sections say must fit together."""
-        data, annotations = self.data, self.annotations
-        adagrad, free = self.optimizer.method == "adagrad", data.scheme == "none"
-        modelled, partial = annotations.annotator_model != "none", data.partial_labels
-        looped = "annotator_model" if modelled else "partial_labels" if partial else ""
+    def _loop_conflicts(self) -> Conflicts:
+        """What a tagger in the loop does not go with."""
+        annotations, partial = self.annotations, self.data.partial_labels
+        modelled, looped = annotations.annotator_model != "none", self._looped
         return (
-            *self._of_other_kinds(looped),
-            *self._segment_conflicts(looped),
             (
                 modelled and partial,
                 "annotator_model and partial_labels do not go together: labels that an annotator"
@@ -488,29 +484,15 @@ class NerRecipe(RecipeSection):
                 f" labels, got {self.objective.name}",
             ),
             (
-                looped and adagrad,
+                looped and self.optimizer.method == "adagrad",
                 f"{looped} needs method = lbfgs, got adagrad",
             ),
-            (
-                self.objective.temperature_scaled,
-                "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
-                " scale of the weights and of the loss and nothing else, so that the tagger is the"
-                " same, and so it is of other models up to the scale of their scores",
-            ),
-            (
-                not adagrad and self.model.kind == "linear" and self.training.epochs != 1,
-                "lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got"
-                f" epochs = {self.training.epochs}",
-            ),
-            (
-                adagrad and data.folds,
-                "folds are for lbfgs: choose method = lbfgs, or name a dev file",
-            ),
-            (
-                adagrad and not self.model.all_possible_transitions,
-                "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave"
-                " all_possible_transitions",
-            ),
+        )
+
+    def _scheme_conflicts(self) -> Conflicts:
+        """What labels that follow no tag scheme do not go with."""
+        data, annotations, free = self.data, self.annotations, self.data.scheme == "none"
+        return (
             (
                 free and not isinstance(self, TagRecipe),
                 "ner is scored by entities, whose tags follow a scheme: for labels of any kind take"
@@ -531,6 +513,43 @@ class NerRecipe(RecipeSection):
                 "entity_weight and type_credit are of entity tags, and scheme is none: leave"
                 " them out",
             ),
+        )
+
+    @property
+    def _looped(self) -> str:
+        """The key that puts a tagger in the loop; empty if none does."""
+        if self.annotations.annotator_model != "none":
+            return "annotator_model"
+        return "partial_labels" if self.data.partial_labels else ""
+
+    def conflicts(self) -> Conflicts:
+        """What the sections say must fit together."""
+        data, adagrad = self.data, self.optimizer.method == "adagrad"
+        return (
+            *self._of_other_kinds(self._looped),
+            *self._segment_conflicts(self._looped),
+            *self._loop_conflicts(),
+            (
+                self.objective.temperature_scaled,
+                "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
+                " scale of the weights and of the loss and nothing else, so that the tagger is the"
+                " same, and so it is of other models up to the scale of their scores",
+            ),
+            (
+                not adagrad and self.model.kind == "linear" and self.training.epochs != 1,
+                "lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got"
+                f" epochs = {self.training.epochs}",
+            ),
+            (
+                adagrad and data.folds,
+                "folds are for lbfgs: choose method = lbfgs, or name a dev file",
+            ),
+            (
+                adagrad and not self.model.all_possible_transitions,
+                "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave"
+                " all_possible_transitions",
+            ),
+            *self._scheme_conflicts(),
             (
                 self.features.pos and not data.train,
                 "the built-in world has no parts of speech: leave pos = 0, or name a training file",
