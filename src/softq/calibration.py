@@ -61,7 +61,7 @@ class Choices(NamedTuple):
         for start, table in zip(rows, tables, strict=False):
             found[start : start + len(table), : table.shape[1]] = table
         # NaN is wrong too
-        wrong = ~((found >= 0.0).all(1) & (np.abs(found.sum(1) - 1.0) <= _ROUNDING))
+        wrong = ~((found >= -_ROUNDING).all(1) & (np.abs(found.sum(1) - 1.0) <= _ROUNDING))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             number = int(np.searchsorted(rows, row, side="right")) - 1
@@ -70,7 +70,7 @@ class Choices(NamedTuple):
                 f"each row of {name} must be probabilities that sum to one, row"
                 f" {row - rows[number]} sums to {found[row].sum():g}"
             )
-        return cls(found, lengths)
+        return cls(found.clip(min=0.0), lengths)  # a rounded 0 may be below it
 
     def outputs(self, given: Any) -> Integers:
         """The choice that is right in each row, ``[T]``: an array ``[n]``, or one per sentence."""

@@ -292,6 +292,44 @@ def test_a_reward_model(outputs, tmp_path):
         RewardModel(model, words, label=label, template="x")
 
 
+def test_what_a_reward_model_reads():
+    """Places of the template in a prompt stay as they are; what is too long loses its beginning."""
+    seen = []
+
+    class Words:
+        truncation_side = "right"
+
+        def __call__(self, *texts, **options):
+            seen.append((texts, self.truncation_side))
+            raise KeyboardInterrupt
+
+    model = type("Model", (), {"config": type("Config", (), {"num_labels": 1})})()
+    words = Words()
+    scored = RewardModel(model, words, template="Q: {prompt} A: {completion}")
+    with pytest.raises(KeyboardInterrupt):
+        scored(["yes {prompt}"], ["write {completion} here"])
+    assert seen == [((["Q: write {completion} here A: yes {prompt}"],), "left")]
+    assert words.truncation_side == "right"
+
+
+def test_rows_with_and_without_labels_need_one_process(tmp_path, monkeypatch):
+    rows = [PROMPTS[0], random_rows(1)[0]]
+    trainer = trainer_for(
+        tiny("llama"), tmp_path, rows, preset="tpo", tau=None, reward=len_of, words=tokenizer()
+    )
+    trainer._check_evaluated(rows)  # one process
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
+    trainer._check_evaluated(rows[:1])
+    with pytest.raises(
+        DataError, match="rows with and without labels cannot be evaluated together"
+    ):
+        trainer._check_evaluated(rows)
+
+
+def len_of(completions):
+    return [float(len(text)) for text in completions]
+
+
 def test_standardized_rewards(tmp_path):
     cands = Candidates(*Sentences.pack([[[4], [5], [6]], [[4], [5]]]))
     refs = Sentences.pack([[[4], [5]], [[4]]])

@@ -225,6 +225,39 @@ def test_samples_of_accumulated_batches_are_used_again(tmp_path):
     assert (len(calls), trainer.state.global_step) == (3, 2)
 
 
+@pytest.mark.parametrize(
+    ("settings", "saved", "steps"),
+    [
+        ({"reuse_samples": 2}, 8, 12),  # within the second epoch
+        ({"train_sampling_strategy": "group_by_length"}, 3, 6),  # between the two
+    ],
+)
+def test_a_resumed_training_has_the_same_order(settings, saved, steps, tmp_path):
+    def rows_of(resume):
+        trainer = made(
+            tmp_path,
+            per_device_train_batch_size=2,
+            num_train_epochs=2,
+            save_strategy="steps",
+            save_steps=saved,
+            **settings,
+        )
+        rows, compute = [], trainer.compute_loss
+
+        def watched(model, inputs, *given, **named):
+            rows.append([row.source for row in inputs["softq_rows"]])
+            return compute(model, inputs, *given, **named)
+
+        trainer.compute_loss = watched
+        trainer.train(resume_from_checkpoint=resume)
+        return rows
+
+    rows = rows_of(None)
+    assert len(rows) == steps
+    assert rows[: steps // 2] != rows[steps // 2 :]  # every epoch has its own order
+    assert rows_of(str(tmp_path / f"checkpoint-{saved}")) == rows[saved:]
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(PROMPTS)

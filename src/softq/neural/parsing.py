@@ -101,8 +101,8 @@ class NeuralParser(SavedModule):
         reward: PartReward | None = None,
     ) -> list[Parse]:
         """The same of sentences of `encode`."""
-        found = [Parse((), (), ()) for _ in encoded.lengths]
-        names = self.relations
+        names, lengths = self.relations, encoded.lengths
+        found = [Parse((), (), ()) for _ in lengths]
         for batch, tree, views in self.distributions(encoded):
             searched = decoding == "mode" and reward is None
             heads = tree.mode() if searched else tree.mbr(reward)
@@ -114,7 +114,7 @@ class NeuralParser(SavedModule):
             for row, (sentence, tops) in enumerate(
                 zip(batch.tolist(), heads.tolist(), strict=True)
             ):
-                size = encoded.lengths[sentence]
+                size = lengths[sentence]
                 found[sentence] = Parse(
                     tuple(tops[:size]),
                     tuple(names[k] for k in best[row][:size]) if best else (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -209,13 +210,24 @@ class RewardModel:
                 found[place] = value
         return found
 
+    def _filled(self, prompt: str, completion: str) -> str:
+        """The template with both, which may hold such places themselves."""
+        values = {"{prompt}": prompt, "{completion}": completion}
+        return re.sub(
+            r"\{(prompt|completion)\}", lambda place: values[place[0]], self.template or ""
+        )
+
     def _scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         if self.template is None:
             texts = [[prompt for prompt, _ in pairs], [completion for _, completion in pairs]]
         else:
-            of = self.template
-            texts = [[of.replace("{prompt}", p).replace("{completion}", c) for p, c in pairs]]
-        inputs = self.tokenizer(*texts, padding=True, truncation=True, return_tensors="pt")
+            texts = [[self._filled(prompt, completion) for prompt, completion in pairs]]
+        side = getattr(self.tokenizer, "truncation_side", "right")
+        self.tokenizer.truncation_side = "left"  # what is too long loses the prompt's beginning
+        try:
+            inputs = self.tokenizer(*texts, padding=True, truncation=True, return_tensors="pt")
+        finally:
+            self.tokenizer.truncation_side = side
         with evaluating(self.model):
             logits = self.model(**inputs.to(self.model.device)).logits.float()  # [N, outputs]
         scores = logits[:, 0] if self.outputs == 1 else logits.log_softmax(1)[:, self.label]

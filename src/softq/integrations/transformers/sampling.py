@@ -149,6 +149,8 @@ class Generator:
         if self.mode != "eager":
             try:
                 return self._fast(core, inputs, options)
+            except torch.OutOfMemoryError:  # which says nothing of the mode
+                raise
             except (
                 *(AttributeError, ImportError, KeyError, NotImplementedError),
                 *(RuntimeError, TypeError, ValueError, DependencyError),

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, RandomSampler
 from transformers import Trainer, TrainerCallback
 
 from softq.errors import DataError, ModelError, RecipeError
+from softq.integrations.text_rows import plain
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.base_model import BaseModel, has_adapters, is_deterministic
 from softq.integrations.transformers.candidates import StepTargets, batch_seed
@@ -147,7 +148,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         # whether what candidates share is computed once; found out on the first batch
         self._shared: bool | None = None
         super().__init__(model=model, args=args, data_collator=collator, **more)
-        self.add_callback(_Epochs(collator))
+        self._order = torch.Generator()
+        self.add_callback(_Epochs(collator, self._order))
         if args.objective != "ml":
             self._check_parallel()
         self._prepare_samples()
@@ -370,8 +372,16 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         return score(model, core, given, scored, shared=together and worth and bool(self._shared))
 
     def _get_train_sampler(self, *given: Any) -> Any:
-        """Trainer's own, with each batch as often in succession as its samples are used."""
+        """Trainer's own, with each batch as often in succession as its samples are used.
+
+        Accelerate seeds random orders alone; all others follow `_Epochs`, so that a resumed run has
+        the same.
+        """
         sampler, times = super()._get_train_sampler(*given), self.args.reuse_samples
+        if times == 1 and isinstance(sampler, RandomSampler):
+            return sampler
+        if hasattr(sampler, "generator"):
+            sampler.generator = self._order
         if times == 1:
             return sampler
         steps = self.args.world_size * self.args.gradient_accumulation_steps
@@ -384,6 +394,16 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if "labels" not in inputs:
             return None, None, None
         return super().prediction_step(model, inputs, *more, **named)
+
+    def _check_evaluated(self, dataset: Any) -> None:
+        """Processes gather losses together: each of them has some, or none has."""
+        if self.accelerator.num_processes == 1 or not hasattr(dataset, "__len__"):
+            return
+        if len({bool(plain(row.get("labels"))) for row in dataset}) > 1:
+            raise DataError(
+                "rows with and without labels cannot be evaluated together in several processes:"
+                " give two datasets, eval_dataset={'labelled': …, 'prompts': …}"
+            )
 
     def evaluation_loop(
         self,
@@ -399,6 +419,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         and ``mbr_gap``, by how much the texts of minimum Bayes risk do better than the most
         probable ones.
         """
+        self._check_evaluated(dataloader.dataset)
         collator = self.data_collator
         collator.training = False
         try:
@@ -473,18 +494,13 @@ def _writing(args: RewardAugmentedArguments) -> Writing:
 
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
-    """Tells the collator which epoch it is, so that candidates are drawn anew, and the same after a restart."""
+    """Tells the collator which epoch it is: candidates and the order are new, and the same after a restart."""
 
-    def __init__(self, collator: RewardAugmentedCollator) -> None:
-        self.collator = collator
+    def __init__(self, collator: RewardAugmentedCollator, order: torch.Generator) -> None:
+        self.collator, self.order = collator, order
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Called by Trainer."""
         # epochs are counted in steps, as a sum of fractions
         self.collator.epoch = int((state.epoch or 0.0) + 1e-6)
-        if getattr(args, "group_by_length", False) or getattr(
-            args, "train_sampling_strategy", "random"
-        ) not in ("random", "sequential"):
-            # Trainer draws such an order from the seed of all things, which a resumed run has left
-            # elsewhere
-            torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
+        self.order.manual_seed(batch_seed(args.seed, self.collator.epoch))

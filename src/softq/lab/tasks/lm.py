@@ -165,6 +165,7 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
     training, evaluation = recipe.training, recipe.evaluation
     every = training.eval_every or steps
     on_cpu = find_device(training.device).type == "cpu"
+    own_reward = bool(candidates.reward_function or candidates.reward_model)
     by_length = {True: "group_by_length", False: "random"}
     schedules = {"constant": "constant_with_warmup"}
     named: dict[str, Any] = {  # keys whose arguments are called otherwise
@@ -196,8 +197,8 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
         "metric_for_best_model": f"eval_{evaluation.best_by}",
         "greater_is_better": evaluation.best_by != "loss",
         # a GPU must not wait for candidates: they are made in other processes, which need not take
-        # turns with this one
-        "dataloader_num_workers": 0 if on_cpu else 2,
+        # turns with this one; but those cannot use the GPU, as a reward of the user's own may
+        "dataloader_num_workers": 0 if on_cpu or own_reward else 2,
     }
     keys = {
         name: value

@@ -198,7 +198,10 @@ class NeuralLearner(TorchLearner):
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """On a GPU matrix products in tf32, and the same bits whenever a step is repeated."""
+    """On a GPU matrix products in tf32, and the same bits whenever a step is repeated.
+
+    But for encoders of Transformers, whose attention may sum in any order.
+    """
     if device.type != "cuda":
         yield
         return
