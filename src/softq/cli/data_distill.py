@@ -32,6 +32,9 @@ class _SamplingOptions:
         min=0.0,
         max=1.0,
     )
+    max_new_tokens: int | None = option(
+        None, "Sample texts of at most this many tokens.  [default: the model's]", min=1
+    )
     hard: bool = option(
         False, "Write the best sample alone, as a reference for `--objective ml`.", "--hard"
     )
@@ -102,6 +105,7 @@ def distill(
         reward=options.reward or how.reward,
         temperature=options.temperature,
         top_p=options.top_p,
+        max_new_tokens=options.max_new_tokens or how.max_new_tokens,
         batch_size=options.batch_size or how.batch_size,
         seed=options.seed,
     )

@@ -147,8 +147,9 @@ def _is_number(text: str) -> bool:
 def _vector(numbers: list[str], where: str) -> Array:
     try:
         vector = np.array(numbers, np.float32)
-    except ValueError as error:
-        raise DataError(f"{where}: expected numbers, got {in_one_line(error)}") from None
+    except ValueError:
+        wrong = next((text for text in numbers if not _is_number(text)), " ".join(numbers))
+        raise DataError(f"{where}: expected numbers, got {wrong!r:.60}") from None
     if not np.isfinite(vector).all():
         raise DataError(f"{where}: expected finite numbers, got NaN or inf")
     return vector

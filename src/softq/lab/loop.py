@@ -228,7 +228,7 @@ class _Loop:
                 self.run.rewrite_lines(name, self.run.lines(name, progress.epoch))
         self._total, self._seen = epochs * learner.examples, self._examples(progress.step)
         self._seen += progress.epoch * learner.examples
-        self._began, self._seen_before = time.perf_counter(), self._seen
+        self._began: float | None = None
         self.watcher.begin(self._total, self._seen)
         folder = self.run.path if self.workers.is_main else None
         events = EventWriter(folder, cell_names, progress.epoch)
@@ -346,15 +346,18 @@ class _Loop:
         """Show progress, and say once where training on a CPU will take hours."""
         self._seen += examples
         self.watcher.advance(examples, f"epoch {self.progress.epoch + 1}/{self.training.epochs}")
-        seconds = time.perf_counter() - self._began
+        now = time.perf_counter()
+        if self._began is None:  # until now kernels may have been compiled, which is no measure
+            self._began, self._seen_before = now, self._seen
+        seconds = now - self._began
         if self._hinted or seconds < 10:
             return
         left = seconds * (self._total - self._seen) / max(1, self._seen - self._seen_before)
         if left > _LONG:
             self._hinted = True
             self.watcher.note(
-                f"all {self.training.epochs} epochs take about {left / 3600:.0f} hours more on this"
-                " CPU; a GPU is faster, and recipes/*-small.toml train in minutes"
+                f"training takes about {left / 3600:.0f} hours more on this CPU; neural models train"
+                " faster on a GPU, and recipes/*-small.toml in minutes"
             )
 
     def _note_best(self, scores: Sequence[float]) -> None:

@@ -18,6 +18,10 @@ Spread = Callable[[Sequence[float]], Interval]
 When = Literal["before", "after"]
 _WHEN: Mapping[When, str] = {"before": "As trained", "after": "After temperature scaling"}
 _FEW = 10  # predictions of a bin that is not drawn
+_SPLITS = (
+    "the test set; of a run without one, on every other sentence of the development set, whose others"
+    " take its place"
+)
 _CHOSEN = Look("ink", "*", "", weight=8.0)
 _IDEAL = Look("muted", "", ":", weight=1.2)
 
@@ -88,7 +92,7 @@ def calibration_table(shown: Sequence[Curved], spread: Spread) -> Table:
         "calibration",
         f"How sure models are of {_choices(shown)}, before and after temperature scaling",
         rows,
-        "On the test set; one temperature divides all scores, fitted to the development set. The"
+        f"On {_SPLITS}. One temperature divides all scores, fitted to the development set. The"
         " expected calibration error is the mean distance of confidence and accuracy in 15 bins of"
         " equal width; the lower, the better.",
     )
@@ -189,7 +193,7 @@ def sets_table(shown: Sequence[Curved], spread: Spread) -> Table:
         "sets",
         f"Sets of {_choices(shown)} with a guarantee",
         rows,
-        "Split conformal prediction: thresholds from the development set, coverage on the test set."
+        f"Split conformal prediction: thresholds from the development set, coverage on {_SPLITS}."
         " The guarantee holds for sentences of the same kind; a development set of n sentences"
         " leaves a coverage that varies by about sqrt(0.09 / n).",
     )
@@ -293,7 +297,7 @@ def _weight_rows(one: Curved) -> list[Sequence[Value]]:
 
 def _points(points: Sequence[WeightPoint]) -> list[tuple[float, float]]:
     return [
-        (100 * (one["recall"] or 0.0), 100 * one["precision"])
+        (100 * (one["recall"] or 0.0), 100 * (one["precision"] or 0.0))
         for one in points
-        if one["precision"] is not None
+        if one["precision"] or one["recall"]  # else nothing is predicted, or nothing right
     ]

@@ -281,7 +281,8 @@ def _try_reward(recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, 
         check_references(f"best_by = {recipe.evaluation.best_by}", dev, name)
     row = trainer.eval_dataset[0]
     texts = row.get("labels") or [row["input_ids"]]
-    mean_rewards([texts[0]], [texts], with_sources(reward, [row["input_ids"]]))
+    # two, which tell a value for each from one for all
+    mean_rewards([texts[0]] * 2, [texts] * 2, with_sources(reward, [row["input_ids"]] * 2))
 
 
 def _distillation(

@@ -89,5 +89,5 @@ def check_references(
         if not (row.get("references") or (given and row.get("candidate_rewards"))):
             raise DataError(
                 f"{name}, row {number}: {score} compares with references, got none: give"
-                " references, or a reward of completions alone"
+                " references, or a reward of completions alone (--reward-function, --reward-model)"
             )

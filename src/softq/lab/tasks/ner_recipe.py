@@ -420,8 +420,8 @@ class NerRecipe(RecipeSection):
             ),
             (
                 self.model.kind == "transformers",
-                "segments are of linear and neural taggers, and one on an encoder of Transformers"
-                " has a chain: leave out space = segments",
+                "space = segments works with linear and neural taggers only: leave it out, or choose"
+                " model = neural",
             ),
             (not self.network.crf, "segments have scores of neighbouring types: leave out no-crf"),
         )
