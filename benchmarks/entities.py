@@ -2,9 +2,8 @@
 
 Taggers (`softq.CRFTagger`) are trained on a corpus and scored on its development file, decoded as
 they are and with an entity weight. One half of the development sentences chooses the weight of the
-other half (as `softq.linear.tune_entity_weight`
-chooses), so that all of them are scored and none has
-chosen its own weight. Gains have 95 % intervals (paired bootstrap over sentences).
+other half (as `softq.linear.tune_entity_weight` chooses), so that all of them are scored and none
+has chosen its own weight. Gains have 95 % intervals (paired bootstrap over sentences).
 
     python benchmarks/entities.py [--data ../shared/data] [--corpora wnut17] [--figure FILE.svg]
 """

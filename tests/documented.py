@@ -70,7 +70,6 @@ SMALL = [  # flags that are added to the commands that fit
     (r"softq reproduce", "--jobs 1"),
     (r"softq theory(?!.*--references)", "--grid 20"),
     (r"softq theory .*--references", "--size 10"),
-    (r"python examples/biaffine.py", "--hidden 8 --epochs 1 --batch 100 --device cpu"),
     (r"python examples/finetune_", "--ml-epochs 0.1 --epochs 0.1"),
     (r"--device cuda", "--device cpu"),
 ]
