@@ -212,13 +212,12 @@ def measured(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
     found: list[Row] = []
     missing = []
     for name in options.corpora.split(","):
-        folder, *files, without, models = CORPORA[name]
+        folder, train_file, dev_file, without, models = CORPORA[name]
         if not (options.data / folder).is_dir():
             missing.append(name)
             continue
-        train, dev = (
-            read(options.data / folder / file, without, options.sentences) for file in files
-        )
+        train = read(options.data / folder / train_file, without, options.sentences)
+        dev = read(options.data / folder / dev_file, (), options.sentences)
         corpus, ml = Corpus(train, dev, options.c2), torch.empty(0)
         for model in models:
             row = measure(name, model, corpus)
